@@ -1,0 +1,1 @@
+"""Importance, diversity, selection and fidelity: eviction rules as pure functions on tensors."""

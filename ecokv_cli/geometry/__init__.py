@@ -1,0 +1,1 @@
+"""Cosine and Euclidean geometry of keys: pure functions on tensors."""

@@ -1,0 +1,1 @@
+"""Loading transformers models, capturing their cache and decoding with them."""

@@ -1,0 +1,1 @@
+"""Images, prompts and shipped samples: what the user hands in, checked early."""

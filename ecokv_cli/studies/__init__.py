@@ -1,0 +1,1 @@
+"""Joins captured layers, geometry and eviction into result tables."""

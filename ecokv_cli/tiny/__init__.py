@@ -1,0 +1,1 @@
+"""The shipped model: its document generator, its training program and its checkpoint."""

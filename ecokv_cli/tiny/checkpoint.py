@@ -15,7 +15,16 @@ from ecokv_cli.tiny.documents import TILE, WORDS
 if TYPE_CHECKING:
     from transformers import Qwen2VLForConditionalGeneration as Model
 
-SPECIAL = ("<pad>", "<unk>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>")
+SPECIAL = (
+    "<pad>",
+    "<unk>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 SPACE = "\u2581"
 FILLERS = "user assistant what is the value of read give please".split()
 MARKS = "? . : , -".split()

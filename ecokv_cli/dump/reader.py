@@ -1,0 +1,97 @@
+"""Reading a dump: one layer at a time, never all of them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError, safe_open
+
+from ecokv_cli.dump.schema import LayerFile, Manifest
+from ecokv_cli.errors import DumpError
+from ecokv_cli.eviction.layer import Layer
+from ecokv_cli.geometry.similarity import working
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+
+    import torch
+
+NEEDED = ("keys", "values", "window_queries", "decode_queries", "decode_keys", "decode_values")
+
+
+@dataclass(frozen=True)
+class Dump:
+    """One dumped sample: its folder and its manifest."""
+
+    folder: Path
+    manifest: Manifest
+
+    def layer(self, index: int) -> Layer:
+        """Layer `index` in working precision (half precision becomes fp32), checked to be finite.
+
+        Raises
+        ------
+        DumpError
+            If the file is missing, of another size than the manifest says, or not readable.
+        NonFiniteError
+            If a tensor holds NaN or infinity.
+        """
+        record = self._record(index)
+        tensors = read_tensors(self.folder, record, NEEDED)
+        return Layer(
+            index=index, scaling=record.scaling, **{name: working(tensor) for name, tensor in tensors.items()}
+        ).require_finite()
+
+    def layers(self, indices: Iterable[int]) -> Iterator[Layer]:
+        """The given layers, one in memory at a time."""
+        return (self.layer(index) for index in indices)
+
+    def _record(self, index: int) -> LayerFile:
+        for record in self.manifest.layers:
+            if record.index == index:
+                return record
+        last = len(self.manifest.layers) - 1
+        raise DumpError(f"{self.folder}: has no layer {index}; layers are 0 to {last}")
+
+
+def open_dump(folder: Path) -> Dump:
+    """Open the sample in `folder`.
+
+    Raises
+    ------
+    DumpError
+        If there is no readable manifest of this format.
+    """
+    path = folder / "manifest.json"
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DumpError(f"{folder}: no manifest.json, so this is no complete dump; run `ecokv dump` first") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise DumpError(f"{path}: cannot be read ({error}); dump the sample again") from None
+    return Dump(folder, Manifest.from_json(data, str(path)))
+
+
+def read_tensors(folder: Path, record: LayerFile, names: Iterable[str]) -> dict[str, torch.Tensor]:
+    """Tensors of one layer file by name, as stored."""
+    path = folder / record.file
+    if path.parent != folder or not path.is_file():
+        raise DumpError(f"{path}: layer {record.index} is missing; dump the sample again")
+    size = path.stat().st_size
+    if size != record.bytes:
+        kind = "truncated" if size < record.bytes else "too long"
+        raise DumpError(
+            f"{path}: layer {record.index} is {kind}, {size} bytes instead of {record.bytes}; dump the sample again"
+        )
+    try:
+        with safe_open(path, framework="pt") as file:
+            present = set(file.keys())
+            missing = [name for name in names if name not in present]
+            if missing:
+                raise DumpError(f"{path}: layer {record.index} holds no {', '.join(missing)}; dump the sample again")
+            return {name: file.get_tensor(name) for name in names}
+    except (SafetensorError, OSError) as error:
+        raise DumpError(f"{path}: layer {record.index} is damaged ({error}); dump the sample again") from None

@@ -1,0 +1,103 @@
+"""Run folders: ``<run>/dump/<sample>``, ``<run>/analysis``, ``<run>/eviction``, ``<run>/report.html``."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from ecokv_cli.dump.reader import Dump, open_dump
+from ecokv_cli.errors import DumpError, UsageError
+
+RUNS = Path("ecokv-runs")
+"""Where runs go, and are looked for, unless a path is given."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run folder."""
+
+    folder: Path
+
+    @property
+    def dump_folder(self) -> Path:
+        """Parent of the sample folders."""
+        return self.folder / "dump"
+
+    def samples(self) -> list[Dump]:
+        """All complete samples, by name.
+
+        Raises
+        ------
+        DumpError
+            If there is none.
+        """
+        folders = sorted(p for p in self.dump_folder.glob("*") if p.is_dir() and not p.name.startswith("."))
+        if not folders:
+            raise DumpError(f"{self.folder}: holds no dump; run `ecokv dump` first")
+        return [open_dump(folder) for folder in folders]
+
+
+def new_run(sample: str, root: Path = RUNS) -> Run:
+    """A fresh run folder name: UTC time and sample name; not yet created."""
+    stamp = datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    base = root / f"{stamp}-{sample}"
+    candidate, number = base, 2
+    while candidate.exists():
+        candidate, number = base.with_name(f"{base.name}-{number}"), number + 1
+    return Run(candidate)
+
+
+def find_run(path: Path | None) -> Run:
+    """The run at `path`, or the latest one under ``./ecokv-runs``.
+
+    `path` may be the run, its ``dump`` folder or one sample's folder.
+
+    Raises
+    ------
+    DumpError
+        If there is no run there.
+    """
+    if path is None:
+        runs = [Run(p) for p in RUNS.glob("*") if (p / "dump").is_dir() and any((p / "dump").glob("*/manifest.json"))]
+        if not runs:
+            raise DumpError(f"no run under ./{RUNS}; run `ecokv dump` first, or name a run folder")
+        return max(runs, key=lambda run: (run.dump_folder.stat().st_mtime_ns, run.folder.name))
+    for candidate in (path, path.parent, path.parent.parent):
+        if (candidate / "dump").is_dir():
+            return Run(candidate)
+    found = "no such folder" if not path.exists() else "no dump in it"
+    raise DumpError(f"{path}: {found}; name a run folder that `ecokv dump` made")
+
+
+def sample_name(source: str) -> str:
+    """A folder name for a sample from its image's name: letters, digits, dot, dash and underscore."""
+    stem = Path(source).stem if source not in ("", "-") else ""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-")[:60] or "sample"
+
+
+def parse_range(text: str, count: int, what: str) -> list[int]:
+    """Indices from ``all``, ``0-3,7,-1``; negative numbers count from the end, duplicates merge.
+
+    Raises
+    ------
+    UsageError
+        If a part is not a number or range, runs backwards, or lies outside 0 to ``count - 1``.
+    """
+    if text.strip().lower() == "all":
+        return list(range(count))
+    chosen: set[int] = set()
+    for part in text.split(","):
+        match = re.fullmatch(r"\s*(-?\d+)(?:-(-?\d+))?\s*", part)
+        if not match:
+            raise UsageError(f"--{what} '{part.strip()}' is no number or range; write all, or a list such as 0-3,7,-1")
+        first, last = (int(g) if g is not None else None for g in match.groups())
+        assert first is not None
+        bounds = [b + count if b < 0 else b for b in (first, first if last is None else last)]
+        if bounds[0] > bounds[1] or bounds[0] < 0 or bounds[1] >= count:
+            raise UsageError(
+                f"--{what} {part.strip()}: outside 0 to {count - 1} or backwards; this dump has {count} {what}"
+            )
+        chosen.update(range(bounds[0], bounds[1] + 1))
+    return sorted(chosen)

@@ -1,0 +1,190 @@
+"""The manifest of one dumped sample: everything about the run that is not a tensor."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from ecokv_cli.errors import DumpError
+
+SCHEMA_VERSION = "1.0"
+"""Major.minor; a reader refuses another major version."""
+
+ROLES = ("text", "image", "special")
+
+
+@dataclass(frozen=True)
+class ModelInfo:
+    """Which model was run and how its attention is shaped."""
+
+    id: str
+    revision: str | None
+    architecture: str
+    model_type: str
+    config_sha256: str
+    layers: int
+    query_heads: int
+    kv_heads: int
+    head_dim: int
+    remote_code: bool
+
+
+@dataclass(frozen=True)
+class ImageInfo:
+    """One input image; sizes are (width, height) before and after ecokv's own resizing."""
+
+    source: str
+    format: str
+    sha256: str
+    original_size: tuple[int, int]
+    used_size: tuple[int, int]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ImageGrid:
+    """How the tokens of one image tile lie on it: `start` is the first position, `rows` x `cols` cells in raster order.
+
+    `box` is the part of the image that the grid covers, as fractions (x0, y0, x1, y1); `extra` counts tokens after
+    each row that belong to no cell (newline tokens).
+    """
+
+    image: int
+    start: int
+    rows: int
+    cols: int
+    box: tuple[float, float, float, float]
+    extra: int
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Per prompt position: id, string, role, and for image tokens the image and its grid cell (None elsewhere)."""
+
+    ids: tuple[int, ...]
+    strings: tuple[str, ...]
+    roles: tuple[str, ...]
+    image: tuple[int | None, ...]
+    row: tuple[int | None, ...]
+    col: tuple[int | None, ...]
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """The greedily decoded answer. All `ids` but an end of sequence were fed back, so that their queries are held out."""
+
+    ids: tuple[int, ...]
+    strings: tuple[str, ...]
+    text: str
+    ended: bool
+
+
+@dataclass(frozen=True)
+class LayerFile:
+    """One layer's file, its size and checksum, the softmax scaling and non-finite entries per tensor (if any)."""
+
+    index: int
+    file: str
+    bytes: int
+    sha256: str
+    scaling: float
+    nonfinite: dict[str, int]
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Everything needed to read, reproduce and interpret a dump.
+
+    `position_ids` holds one tuple per axis: one axis, or three where the model has three M-RoPE axes.
+    """
+
+    schema_version: str
+    created: str
+    sample: str
+    command: str
+    seed: int
+    model: ModelInfo
+    attention: str
+    compute_dtype: str
+    stored_dtype: str
+    device: str
+    processor: dict[str, Any]
+    images: tuple[ImageInfo, ...]
+    grids: tuple[ImageGrid, ...]
+    prompt: str
+    rendered_sha256: str
+    tokens: Tokens
+    position_ids: tuple[tuple[int, ...], ...]
+    decoded: Decoded
+    window: int
+    tensors: tuple[str, ...]
+    layers: tuple[LayerFile, ...]
+    seconds: dict[str, float]
+    versions: dict[str, str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Any, where: str) -> Manifest:
+        """Read a manifest.
+
+        Raises
+        ------
+        DumpError
+            If it is of another major version, or a field is missing or of the wrong kind; the field is named.
+        """
+        if not isinstance(data, dict) or not isinstance(data.get("schema_version"), str):
+            raise DumpError(f"{where}: not an ecokv manifest (no schema_version); dump the sample again")
+        found = data["schema_version"]
+        if found.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+            raise DumpError(
+                f"{where}: dump format {found}, this ecokv reads {SCHEMA_VERSION}; "
+                f"use the ecokv version that wrote it, or dump again"
+            )
+        manifest: Manifest = _read(cls, data, where, "manifest")
+        positions = len(manifest.tokens.ids)
+        for name, column in [
+            *vars(manifest.tokens).items(),
+            *((f"position_ids[{i}]", a) for i, a in enumerate(manifest.position_ids)),
+        ]:
+            if len(column) != positions:
+                raise DumpError(
+                    f"{where}: {name} has {len(column)} entries, expected {positions}; the manifest was edited or damaged"
+                )
+        return manifest
+
+
+def _read(kind: Any, value: Any, where: str, path: str) -> Any:
+    """`value` from JSON as `kind`: dataclasses, tuples, optionals and plain values, each checked."""
+    origin = get_origin(kind)
+    if dataclasses.is_dataclass(kind):
+        if not isinstance(value, dict):
+            raise DumpError(f"{where}: {path} is {type(value).__name__}, expected an object")
+        hints = get_type_hints(kind)
+        missing = hints.keys() - value.keys()
+        if missing:
+            raise DumpError(f"{where}: {path}.{min(missing)} is missing; the manifest was edited or damaged")
+        return kind(**{name: _read(hint, value[name], where, f"{path}.{name}") for name, hint in hints.items()})  # type: ignore[operator]
+    if origin is tuple:
+        if not isinstance(value, list):
+            raise DumpError(f"{where}: {path} is {type(value).__name__}, expected a list")
+        kinds = get_args(kind)
+        if kinds[-1] is Ellipsis:
+            kinds = (kinds[0],) * len(value)
+        if len(kinds) != len(value):
+            raise DumpError(f"{where}: {path} has {len(value)} entries, expected {len(kinds)}")
+        return tuple(_read(k, v, where, f"{path}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+    if origin in (Union, UnionType):
+        if value is None:
+            return None
+        return _read(next(k for k in get_args(kind) if k is not type(None)), value, where, path)
+    if kind is Any:
+        return value
+    wanted = dict if origin is dict else (int, float) if kind is float else kind
+    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
+        raise DumpError(f"{where}: {path} is {type(value).__name__}, expected {getattr(kind, '__name__', kind)}")
+    return value

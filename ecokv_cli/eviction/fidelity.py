@@ -1,0 +1,102 @@
+"""How well a kept set answers queries that did not choose it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+from ecokv_cli.errors import DumpError
+from ecokv_cli.eviction.attention import held_out_attention
+
+if TYPE_CHECKING:
+    from ecokv_cli.eviction.layer import Layer
+    from ecokv_cli.eviction.selection import Selection
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Agreement with the full cache on held-out queries, per KV head (mean over its query heads and steps).
+
+    Attributes
+    ----------
+    mass
+        ``[H]`` in [0, 1]: attention that falls on what is left (kept prompt positions and decoded tokens);
+        1 = nothing that the queries look at was evicted.
+    error
+        ``[H]`` >= 0: ``||o - o'|| / ||o||`` of the attention outputs; 0 = equal.
+    cosine
+        ``[H]`` in [-1, 1]: cosine of o and o'; 1 = same direction.
+    """
+
+    mass: torch.Tensor
+    error: torch.Tensor
+    cosine: torch.Tensor
+
+
+class HeldOut:
+    """Held-out attention of one layer: computed once, asked for every method and budget.
+
+    With P the attention of a decoded token over prompt and decoded tokens on the full cache, a kept set leaves
+    ``mass = sum P_kept`` and the output ``o' = sum P_kept v / mass``: the softmax over what is left, since evicting
+    a key only changes the denominator.
+
+    Parameters
+    ----------
+    layer
+        Needs at least one decoded token.
+
+    Raises
+    ------
+    DumpError
+        If the dump holds no decode queries.
+    """
+
+    def __init__(self, layer: Layer) -> None:
+        if layer.decode_queries.shape[1] == 0:
+            raise DumpError(
+                "this dump holds no decode queries (the model stopped at once), so nothing can judge a selection; "
+                "dump again with --ignore-eos or another prompt"
+            )
+        self.tokens = layer.tokens
+        self.values = layer.values
+        self.decode_values = layer.decode_values
+        self.attention = held_out_attention(layer.decode_queries, layer.keys, layer.decode_keys, layer.scaling)
+        self.decoded = self.attention[..., self.tokens :]
+        self.output = self.attention[..., : self.tokens] @ self.values + self.decoded @ self.decode_values
+
+    def oracle_score(self) -> torch.Tensor:
+        """Mean held-out attention of each prompt position, ``[H, N]``; keeping its top B keeps the most mass."""
+        return self.attention[..., : self.tokens].mean(dim=1)
+
+    def judge(self, selection: Selection) -> Fidelity:
+        """Compare the outputs on the kept set with those on the full cache."""
+        positions, valid = selection.indices()
+        kept = self.attention.gather(2, positions[:, None].expand(-1, self.attention.shape[1], -1))
+        kept = kept * valid[:, None]
+        values = self.values.gather(1, positions[..., None].expand(-1, -1, self.values.shape[-1]))
+        mass = kept.sum(-1, dtype=torch.float64) + self.decoded.sum(-1, dtype=torch.float64)
+        left = (kept @ values + self.decoded @ self.decode_values).double() / mass[..., None]
+        full = self.output.double()
+        norm = full.norm(dim=-1)
+        error = (full - left).norm(dim=-1) / torch.where(norm > 0, norm, 1.0)
+        cosine = F.cosine_similarity(full, left, dim=-1)
+        return Fidelity(mass.mean(1).clamp(0, 1), error.mean(1), cosine.mean(1))
+
+
+def jaccard(first: Selection, second: Selection) -> torch.Tensor:
+    """Overlap of two kept sets, ``|A and B| / |A or B|`` per head, on positions outside both windows.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H]`` fp64 in [0, 1]; 1 if both keep no candidate at all. Windows are left out because all methods share
+        them, which would make different choices look alike.
+    """
+    candidates = first.mask.shape[1] - max(first.window, second.window)
+    a, b = first.mask[:, :candidates], second.mask[:, :candidates]
+    union = (a | b).sum(-1)
+    both = (a & b).sum(-1).double()
+    return torch.where(union > 0, both / union.clamp_min(1), 1.0)

@@ -1,0 +1,83 @@
+"""The tensors of one decoder layer that eviction rules look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from ecokv_cli.errors import NonFiniteError
+from ecokv_cli.geometry.similarity import unit_vectors
+from ecokv_cli.geometry.spread import centroid_distances
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of one prompt, as the model cached it.
+
+    Attributes
+    ----------
+    index
+        Layer number, counted from 0.
+    keys, values
+        ``[H, N, D]`` and ``[H, N, Dv]`` over the N prompt positions, H = KV heads; keys after RoPE.
+    window_queries
+        ``[H_q, W, D]`` queries of the last W prompt positions; query head h reads KV head ``h // (H_q / H)``.
+    scaling
+        Factor on query-key products before the softmax, as the model applies it.
+    decode_queries, decode_keys, decode_values
+        ``[H_q, T, D]``, ``[H, T, D]``, ``[H, T, Dv]`` of T greedily decoded tokens. Held out: they judge a
+        selection and never make one (the oracle apart).
+    """
+
+    index: int
+    keys: torch.Tensor
+    values: torch.Tensor
+    window_queries: torch.Tensor
+    scaling: float
+    decode_queries: torch.Tensor
+    decode_keys: torch.Tensor
+    decode_values: torch.Tensor
+
+    @property
+    def tokens(self) -> int:
+        """N, the number of prompt positions."""
+        return self.keys.shape[1]
+
+    @property
+    def kv_heads(self) -> int:
+        """H, the number of KV heads."""
+        return self.keys.shape[0]
+
+    @cached_property
+    def unit_keys(self) -> torch.Tensor:
+        """Unit keys ``[H, N, D]``, computed once for all methods."""
+        return unit_vectors(self.keys)
+
+    @cached_property
+    def key_distances(self) -> torch.Tensor:
+        """Distances to the centroid of all N keys ``[H, N]``, computed once for all methods."""
+        return centroid_distances(self.keys)
+
+    def require_finite(self) -> Layer:
+        """Return the layer, or refuse it.
+
+        Raises
+        ------
+        NonFiniteError
+            If a tensor holds NaN or infinity, naming tensor, layer, head and count. Sorting ranks NaN first, so
+            an unguarded selection would prefer broken positions.
+        """
+        for name in ("keys", "values", "window_queries", "decode_queries", "decode_keys", "decode_values"):
+            bad = (~getattr(self, name).isfinite()).sum(dim=(1, 2))
+            if bad.any():
+                head = int(bad.argmax())
+                kind = "query head" if name.endswith("queries") else "KV head"
+                raise NonFiniteError(
+                    f"layer {self.index}, {kind} {head}: {name} holds {int(bad[head])} NaN or infinite numbers; "
+                    f"dump again with --dtype float32, or leave the layer out with --layers"
+                )
+        return self

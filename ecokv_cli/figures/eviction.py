@@ -1,0 +1,214 @@
+"""Which tokens eviction keeps: by age, by role, and how far methods agree."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from matplotlib.colors import Normalize
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+
+from ecokv_cli.figures.drawing import Drawing, drawn
+from ecokv_cli.figures.parts import WIDE, legend_above, letter, names, ordered, panel_grid, spaced, whole
+from ecokv_cli.figures.style import INK, QUIET, SEQUENTIAL, inches, method_styles
+from ecokv_cli.studies.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+    from ecokv_cli.figures.parts import Array
+
+_READABLE_CELL = 0.22
+"""Inches; numbers are written into cells that are at least as wide."""
+
+
+@drawn
+def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
+    """Draw the share of positions kept against their age, one panel per budget.
+
+    Parameters
+    ----------
+    recency
+        The `recency` table; age 0 is the last token of the prompt.
+    width
+        See `style.inches`.
+    """
+    methods, budgets = names(recency, "method"), ordered(recency, "budget")
+    styles = method_styles(methods)
+    means = recency.aggregate(("method", "budget", "age_low", "age_high"), "kept", lambda v: float(np.mean(v)))
+    data = Table("kept_by_age", ("method", "budget", "age_low", "age_high", "kept"))
+    for (method, budget, low, high), kept in means.items():
+        data.add(method=method, budget=budget, age_low=low, age_high=high, kept=kept)
+    columns = min(len(budgets), 3) if inches(width) >= WIDE else 1
+    figure, axes = panel_grid(inches(width), len(budgets), columns, 1.7, extra=0.5, sharex=True, sharey=True)
+    log = False
+    for ax, budget in zip(axes, budgets, strict=True):
+        for method in methods:
+            rows = sorted(data.where(method=method, budget=budget), key=lambda row: whole(row["age_low"]))
+            if not rows:
+                continue
+            edges = np.array([*(whole(row["age_low"]) for row in rows), whole(rows[-1]["age_high"])], dtype=float)
+            steps = np.diff(edges)
+            log = bool(steps.max() > 2 * steps.min())
+            kept = np.array([float(cast("float", row["kept"])) for row in rows])
+            style = styles[method]
+            ax.stairs(kept, edges + log, baseline=None, color=style.color, linestyle=style.dash, linewidth=1.2)
+            _label_ages(ax, edges, log=log)
+        ax.set_ylim(0, 1.04)
+        ax.grid(axis="y")
+    for i, ax in enumerate(axes):
+        ax.set(xlabel="age (positions before the last)" if i >= len(axes) - columns else "")
+        ax.set(ylabel="share kept" if i % columns == 0 else "")
+        ax.tick_params(labelbottom=i >= len(axes) - columns)
+    if len(budgets) > 1:
+        letter(axes, [f"budget {budget:,}" for budget in budgets])
+    handles = [Line2D([], [], color=styles[m].color, linestyle=styles[m].dash, linewidth=1.2) for m in methods]
+    legend_above(figure, handles, methods)
+    caption = (
+        f"Share of the positions that are kept, by age: 0 is the last token of the prompt{_at(budgets)}. "
+        "A line near 1 at the left means that recent tokens survive, which a protected window forces for its own length; a "
+        "level line means that age does not matter. Shares are means over layers and KV heads within each bin of ages"
+        f"{'; the age axis is logarithmic' if log else ''}."
+    )
+    return Drawing("kept_by_age", "Kept share by age", figure, data, caption)
+
+
+def _label_ages(ax: Axes, edges: Array, *, log: bool) -> None:
+    if log:
+        ax.set_xscale("log", base=2)
+        places = np.log2(edges[:-1] + 1)
+        chosen = [edges[k] for k in spaced(list(places), float(np.log2(edges[-1] + 1)), 8)]
+        ax.set_xticks([age + 1 for age in chosen], [f"{age:.0f}" for age in chosen])
+        ax.minorticks_off()
+    ax.set_xlim(edges[0] + log, edges[-1] + log)
+
+
+@drawn
+def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
+    """Draw the share of text, image and special tokens that each method keeps, one panel per budget.
+
+    Parameters
+    ----------
+    roles
+        The `roles` table.
+    width
+        See `style.inches`.
+    """
+    methods, budgets = names(roles, "method"), ordered(roles, "budget")
+    kinds = [role for role in ("text", "image", "special") if role in names(roles, "role")]
+    styles = method_styles(methods)
+    shares = roles.aggregate(("method", "budget", "role"), "share_of_role", lambda v: float(np.mean(v)))
+    data = Table("kept_by_role", ("method", "budget", "role", "share_of_role"))
+    for (method, budget, role), share in shares.items():
+        data.add(method=method, budget=budget, role=role, share_of_role=share)
+    columns = 2 if inches(width) >= WIDE else 1
+    figure, axes = panel_grid(inches(width), len(budgets), columns, 1.45, extra=0.5, sharex=True, sharey=True)
+    bar = 0.84 / len(methods)
+    for i, (ax, budget) in enumerate(zip(axes, budgets, strict=True)):
+        for k, method in enumerate(methods):
+            heights = [shares.get((method, budget, role), math.nan) for role in kinds]
+            places = np.arange(len(kinds)) + bar * (k - (len(methods) - 1) / 2)
+            color = styles[method].color
+            ax.bar(places, heights, 0.9 * bar, facecolor=_pale(color), edgecolor=color, hatch=styles[method].hatch)
+        blind = _blind_share(roles.where(budget=budget))
+        if blind is not None:
+            ax.axhline(blind, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
+        ax.set(ylim=(0, 1.02), ylabel="share kept" if i % columns == 0 else "")
+        ax.set_xticks(range(len(kinds)), kinds)
+        ax.tick_params(axis="x", length=0)
+        ax.grid(axis="y")
+    if len(budgets) > 1:
+        letter(axes, [f"budget {budget:,}" for budget in budgets])
+    handles = [Patch(facecolor=_pale(s.color), edgecolor=s.color, hatch=s.hatch) for s in styles.values()]
+    legend_above(figure, handles, methods)
+    caption = (
+        f"Share of the text, image and special tokens of the prompt that each method keeps{_at(budgets)}, as means over "
+        "layers and KV heads. The dashed line is what a choice blind to roles would keep: bars above it mean that a method "
+        "favours the role, bars below that it sacrifices it. Special tokens are few, so their shares are coarse."
+    )
+    return Drawing("kept_by_role", "Kept share by role", figure, data, caption)
+
+
+def _pale(color: str) -> tuple[float, float, float]:
+    """A tint of a colour that leaves its hatch readable."""
+    red, green, blue = (int(color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    return 1 - 0.35 * (1 - red), 1 - 0.35 * (1 - green), 1 - 0.35 * (1 - blue)
+
+
+def _blind_share(roles: Table) -> float | None:
+    """Share of all tokens that the methods which evict keep."""
+    rows = [row for row in roles if row["method"] != "full" and row["kept_tokens"] is not None]
+    tokens = sum(float(cast("float", row["tokens"])) for row in rows)
+    return sum(float(cast("float", row["kept_tokens"])) for row in rows) / tokens if tokens else None
+
+
+@drawn
+def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing:
+    """Draw how far the kept sets of methods agree (Jaccard), one matrix per budget.
+
+    Parameters
+    ----------
+    overlap
+        The `overlap` table; a pair may be given in one order only.
+    width
+        See `style.inches`.
+    """
+    methods = list(dict.fromkeys([*names(overlap, "method_a"), *names(overlap, "method_b")]))
+    budgets = ordered(overlap, "budget")
+    columns = min(len(budgets), 2) if inches(width) >= WIDE else 1
+    margin = 0.07 * max(map(len, methods)) + 0.15
+    cell = min((inches(width) / columns - margin - 0.1 - 0.5 / columns) / len(methods), 0.42)
+    height = cell * len(methods) + (0.25 if len(budgets) > 1 else 0.05)
+    figure, axes = panel_grid(inches(width), len(budgets), columns, height, extra=margin, sharex=True, sharey=True)
+    data = Table("overlap_matrix", ("budget", "method_a", "method_b", "jaccard"))
+    for ax, budget in zip(axes, budgets, strict=True):
+        values = _symmetric(overlap.where(budget=budget), methods)
+        mesh = _matrix(ax, values, methods, numbers=cell >= _READABLE_CELL)
+        for i, a in enumerate(methods):
+            for k, b in enumerate(methods):
+                data.add(budget=budget, method_a=a, method_b=b, jaccard=float(values[i, k]))
+    bar = figure.colorbar(mesh, ax=axes, shrink=0.7, aspect=25, pad=0.02)
+    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.set_label("Jaccard index")
+    if len(budgets) > 1:
+        letter(axes, [f"budget {budget:,}" for budget in budgets])
+    caption = (
+        f"Agreement of the kept sets of two methods as Jaccard index (shared over united positions){_at(budgets)}: 1 means "
+        "the same tokens, 0 none in common. It is averaged over layers and KV heads and counts only positions outside "
+        "both windows, since a common window would make methods look more alike than they are."
+    )
+    if cell < _READABLE_CELL:
+        caption += " The numbers are in the data file, as the cells are too small for them."
+    return Drawing("overlap_matrix", "Agreement of methods", figure, data, caption)
+
+
+def _symmetric(overlap: Table, methods: list[str]) -> Array:
+    """``[methods, methods]``; a method agrees with itself, pairs that are not given are NaN."""
+    means = overlap.aggregate(("method_a", "method_b"), "jaccard", lambda v: float(np.mean(v)))
+    values = np.full((len(methods), len(methods)), math.nan)
+    np.fill_diagonal(values, 1.0)
+    for (a, b), share in means.items():
+        i, k = methods.index(str(a)), methods.index(str(b))
+        values[i, k] = values[k, i] = share
+    return values
+
+
+def _matrix(ax: Axes, values: Array, methods: list[str], *, numbers: bool) -> AxesImage:
+    ax.patch.set(facecolor="#efefef", edgecolor=QUIET, hatch="//////")
+    mesh = ax.imshow(np.ma.masked_invalid(values), cmap=SEQUENTIAL, norm=Normalize(0, 1), interpolation="none")
+    ax.set_xticks(range(len(methods)), methods, rotation=90)
+    ax.set_yticks(range(len(methods)), methods)
+    ax.tick_params(length=0)
+    ax.spines[:].set_visible(False)
+    for (i, k), value in np.ndenumerate(values):
+        if numbers and np.isfinite(value):
+            text = "1" if value >= 0.995 else f"{value:.2f}"[1:]  # noqa: PLR2004 -- rounds to 1
+            ax.text(k, i, text, ha="center", va="center", fontsize=7, color="white" if value < 0.6 else INK)  # noqa: PLR2004
+    return mesh
+
+
+def _at(budgets: list[int]) -> str:
+    return f", at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else ", one panel per budget"

@@ -1,0 +1,152 @@
+"""Fidelity on held-out queries, per method: against the budget, or side by side when there is a single budget."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+from matplotlib.lines import Line2D
+from matplotlib.ticker import NullLocator
+
+from ecokv_cli.figures.drawing import Drawing, drawn
+from ecokv_cli.figures.parts import (
+    WIDE,
+    legend_above,
+    letter,
+    listed,
+    names,
+    ordered,
+    panel_grid,
+    spaced,
+    whole,
+)
+from ecokv_cli.figures.style import inches, method_styles
+from ecokv_cli.studies.tables import Table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from ecokv_cli.figures.style import MethodStyle
+
+_MEASURES = {
+    "mass": "attention mass kept ↑",
+    "output_error": "relative output error ↓",
+    "output_cosine": "output cosine ↑",
+}
+
+
+@drawn
+def fidelity_by_budget(fidelity: Table, width: str | float = "double") -> Drawing:
+    """Draw attention mass kept, output error and output cosine per method against the budget.
+
+    A table with a single budget gives a dot chart with one row per method.
+
+    Parameters
+    ----------
+    fidelity
+        The `fidelity` table; means and quartiles are taken over samples, layers and KV heads.
+    width
+        See `style.inches`.
+    """
+    data = _summarise(fidelity)
+    budgets = ordered(fidelity, "budget")
+    if len(budgets) == 1:
+        figure, scope = _dot_chart(data, inches(width)), f"at a budget of {budgets[0]:,} tokens"
+    else:
+        figure, scope = _lines(data, budgets, inches(width)), "against the budget (log scale)"
+    caption = (
+        f"Fidelity of the evicted cache {scope}, on held-out queries that had no part in choosing tokens: (a) attention "
+        "mass that falls on kept tokens, (b) relative error of the attention output, (c) cosine of the output with that of "
+        "the full cache; arrows say which way is better. Marks are means over layers and KV heads, bars span the middle "
+        f"half of the heads. The budget counts tokens per KV head and layer, window included.{_windows(fidelity)}"
+    )
+    return Drawing("fidelity_by_budget", "Fidelity on held-out queries", figure, data, caption)
+
+
+def _summarise(fidelity: Table) -> Table:
+    """Mean and quartiles of every measure per method and budget."""
+    data = Table("fidelity_by_budget", ("method", "budget", "measure", "mean", "q25", "q75", "n"))
+    by = ("method", "budget")
+    for measure in _MEASURES:
+        mean = fidelity.aggregate(by, measure, lambda v: float(np.mean(v)))
+        low = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.25)))
+        high = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.75)))
+        n = fidelity.aggregate(by, measure, len)
+        for key in mean:
+            values = {"mean": mean[key], "q25": low[key], "q75": high[key], "n": n[key]}
+            data.add(method=key[0], budget=key[1], measure=measure, **values)
+    return data
+
+
+def _lines(data: Table, budgets: list[int], width: float) -> Figure:
+    methods = names(data, "method")
+    styles = method_styles(methods)
+    wide = width >= WIDE
+    figure, axes = panel_grid(width, 3, 3 if wide else 1, 1.95 if wide else 1.5, extra=0.45, sharex=True)
+    steps = np.diff(np.log2(budgets))
+    shift = 0.5 * float(steps.min()) / len(methods)
+    for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):
+        for i, method in enumerate(methods):
+            rows = data.where(method=method, measure=measure)
+            # Methods are set a little apart so that their bars do not hide each other.
+            aside = 0.0 if method == "full" else 2.0 ** (shift * (i - (len(methods) - 1) / 2))
+            _line(ax, rows, styles[method], aside or 1.0)
+        ax.set_xscale("log", base=2)
+        ax.xaxis.set_minor_locator(NullLocator())
+        ticks = [budgets[k] for k in spaced(list(np.log2(budgets)), float(steps.sum()), 7)]
+        ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+        ax.set_ylabel(label)
+        ax.grid(axis="y")
+    for ax in axes if wide else axes[-1:]:
+        ax.set_xlabel("budget (tokens per KV head)")
+    letter(axes)
+    legend_above(figure, [_handle(styles[m]) for m in methods], methods)
+    return figure
+
+
+def _line(ax: Axes, rows: Table, style: MethodStyle, aside: float) -> None:
+    x = np.array(rows.numbers("budget")) * aside
+    order = np.argsort(x)
+    mean, low, high = (np.array(rows.numbers(c))[order] for c in ("mean", "q25", "q75"))
+    ax.vlines(x[order], low, high, color=style.color, linewidth=0.7, alpha=0.8)
+    ax.plot(x[order], mean, color=style.color, linestyle=style.dash, marker=style.marker, markerfacecolor=style.face)
+
+
+def _handle(style: MethodStyle) -> Line2D:
+    return Line2D([], [], color=style.color, linestyle=style.dash, marker=style.marker, markerfacecolor=style.face)
+
+
+def _dot_chart(data: Table, width: float) -> Figure:
+    methods = names(data, "method")
+    styles = method_styles(methods)
+    wide = width >= WIDE
+    figure, axes = panel_grid(width, 3, 3 if wide else 1, 0.17 * len(methods) + 0.6, sharey=True)
+    for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):
+        for row in data.where(measure=measure):
+            style, place = styles[str(row["method"])], methods.index(str(row["method"]))
+            low, mean, high = (float(cast("float", row[c])) for c in ("q25", "mean", "q75"))
+            ax.hlines(place, low, high, color=style.color, linewidth=0.9)
+            ax.plot(mean, place, color=style.color, marker=style.marker, markerfacecolor=style.face, markersize=4.5)
+            ax.annotate(f"{mean:.2f}", (1, place), (3, 0), ("axes fraction", "data"), "offset points", va="center")
+        ax.set(xlabel=label, ylim=(len(methods) - 0.5, -0.5))
+        ax.set_yticks(range(len(methods)), methods)
+        ax.tick_params(axis="y", length=0)
+        ax.margins(x=0.08)
+        ax.locator_params(axis="x", nbins=5)
+        ax.grid(axis="both")
+    letter(axes)
+    return figure
+
+
+def _windows(fidelity: Table) -> str:
+    """Say so when methods protect different windows, since their rows are then not matched."""
+    by_window: dict[int, list[str]] = {}
+    for method in names(fidelity, "method"):
+        for window in fidelity.where(method=method).distinct("window"):
+            if window is not None:
+                by_window.setdefault(whole(window), []).append(method)
+    if len([window for window in by_window if window > 0]) < 2:  # noqa: PLR2004 -- two differ
+        return ""
+    parts = [f"{window} ({listed(methods)})" for window, methods in sorted(by_window.items())]
+    return f" The rows are not matched: windows are {listed(parts)}."

@@ -1,0 +1,139 @@
+"""Pieces that several figures share: layer axes, heads-by-layers maps, legends, panel letters."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from ecokv_cli.figures.style import QUIET, new_figure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    import numpy.typing as npt
+    from matplotlib.artist import Artist
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.collections import QuadMesh
+    from matplotlib.colors import Normalize
+    from matplotlib.figure import Figure
+
+    from ecokv_cli.studies.tables import Table, Value
+
+    Array = npt.NDArray[np.float64]
+
+WIDE = 5.0
+"""From this many inches on, panels stand side by side."""
+
+_TICK_STEPS = (1, 2, 4, 5, 8, 10, 20, 40)
+_CHARACTER, _HANDLE = 0.06, 0.42
+"""Rough widths in inches of one character of a legend, and of an entry's handle and gaps."""
+
+
+def whole(value: Value) -> int:
+    """A cell that holds a whole number, as int."""
+    return int(cast("int", value))
+
+
+def ordered(table: Table, column: str) -> list[int]:
+    """The whole numbers of a column, each once, ascending."""
+    return sorted({whole(value) for value in table.distinct(column)})
+
+
+def names(table: Table, column: str) -> list[str]:
+    """The texts of a column, each once, in order of appearance."""
+    return [str(value) for value in table.distinct(column)]
+
+
+def grid(table: Table, column: str) -> Array:
+    """Mean over samples of a column, as ``[heads, layers]``; undefined numbers are NaN."""
+    layers, heads = ordered(table, "layer"), ordered(table, "kv_head")
+    cells = table.aggregate(("kv_head", "layer"), column, lambda v: float(np.mean(v)))
+    return np.array([[cells.get((head, layer), math.nan) for layer in layers] for head in heads], dtype=np.float64)
+
+
+def over_heads(cells: Array, reduce: Callable[[Array], float]) -> Array:
+    """Reduce every layer's defined heads to one number, as ``[layers]``; a layer without any gives NaN."""
+    defined = [column[np.isfinite(column)] for column in cells.T]
+    return np.array([reduce(column) if column.size else math.nan for column in defined], dtype=np.float64)
+
+
+def label_layers(axis: Axis, layers: Sequence[int], room: int = 12) -> None:
+    """Put ticks at the places 0, 1, ... of the given layers, at most `room` of them, named by layer number."""
+    step = next((s for s in _TICK_STEPS if len(layers) <= s * room), len(layers))
+    consecutive = list(layers) == list(range(layers[0], layers[0] + len(layers)))
+    places = [i for i, layer in enumerate(layers) if (layer if consecutive else i) % step == 0]
+    axis.set_ticks(places, [str(layers[i]) for i in places])
+
+
+def heat_map(axes: Axes, cells: Array, norm: Normalize, cmap: str) -> QuadMesh:
+    """Draw a ``[heads, layers]`` map, head 0 on top; undefined cells show a grey hatch."""
+    rows, columns = cells.shape
+    axes.patch.set(facecolor="#efefef", edgecolor=QUIET, hatch="//////")
+    mesh = axes.pcolormesh(
+        np.arange(columns + 1) - 0.5,
+        np.arange(rows + 1) - 0.5,
+        np.ma.masked_invalid(cells),
+        norm=norm,
+        cmap=cmap,
+        edgecolor="white",
+        linewidth=0.3,
+    )
+    axes.set_ylim(rows - 0.5, -0.5)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    return mesh
+
+
+def panel_grid(
+    width: float, count: int, columns: int, height: float, *, extra: float = 0.0, **shared: Any
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure of `count` equal panels, `height` inches each plus `extra` for the whole, at most `columns` in a row."""
+    columns = min(columns, count)
+    rows = math.ceil(count / columns)
+    figure = new_figure(width, rows * height + extra)
+    axes = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
+    for ax in axes[count:]:
+        ax.set_visible(False)
+    return figure, axes[:count]
+
+
+def spaced(places: Sequence[float], span: float, room: int) -> list[int]:
+    """Indices of ascending places, greedily thinned so that no more than `room` fit into `span`."""
+    chosen: list[int] = []
+    for i, place in enumerate(places):
+        if not chosen or place - places[chosen[-1]] >= span / room:
+            chosen.append(i)
+    return chosen
+
+
+def letter(axes: Iterable[Axes], texts: Sequence[str] = ()) -> None:
+    """Put panel letters (a, b, ...) at the top left of the axes, with a short text beside each if given."""
+    for i, ax in enumerate(axes):
+        name = chr(ord("a") + i)
+        ax.annotate(name, (0, 1), (0, 4), "axes fraction", "offset points", fontweight="bold", fontsize=9)
+        if texts:
+            ax.set_title(texts[i], loc="center")
+
+
+def legend_above(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
+    """Put a legend over the whole figure, in as few rows as its width allows."""
+    widths = [_CHARACTER * len(label) + _HANDLE for label in labels]
+    count = len(labels)
+    rows = 1
+    # The legend fills column after column, and a column is as wide as its widest entry.
+    while rows < count and sum(max(widths[i : i + rows]) for i in range(0, count, rows)) > figure.get_figwidth():
+        rows += 1
+    figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(count / rows))
+
+
+def listed(items: Sequence[str]) -> str:
+    """``a``, ``a and b``, ``a, b and c``."""
+    return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def counted(number: int, thing: str) -> str:
+    """``1 head``, ``2 heads``."""
+    return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"

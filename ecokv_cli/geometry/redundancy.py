@@ -1,0 +1,142 @@
+r"""How redundant the keys of a head are, as one number: the diversity weight lambda.
+
+MixKV takes the mean pairwise cosine, ECOKV mixes it with a map of the mean distance to the centroid. The map is
+not settled by what is public about the paper; the readings in `REDUNDANCY_MAPS` are all offered.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal, get_args
+
+import torch
+
+from ecokv_cli.geometry.similarity import cosine_moments
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RedundancyMap = Literal["sigmoid", "sigmoid2", "exp", "inverse", "minmax"]
+REDUNDANCY_MAPS: tuple[str, ...] = get_args(RedundancyMap)
+
+_SCALED_MAPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "sigmoid": lambda x: torch.sigmoid(-x),
+    "sigmoid2": lambda x: 2 * torch.sigmoid(-x),
+    "exp": lambda x: torch.exp(-x),
+    "inverse": lambda x: 1 / (1 + x),
+}
+
+
+def cosine_redundancy(units: torch.Tensor) -> torch.Tensor:
+    """``r_cos``: mean pairwise cosine of the head (MixKV), unclamped.
+
+    Parameters
+    ----------
+    units
+        ``[H, N, D]`` unit keys.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H]`` fp64 in [-1/(N-1), 1]; 1 = all keys point the same way.
+    """
+    return cosine_moments(units).mean
+
+
+def euclidean_redundancy(
+    distances: torch.Tensor, dim: int, kind: RedundancyMap = "sigmoid", temperature: float | None = None
+) -> torch.Tensor:
+    r"""``r_euc``: a falling map of the mean distance to the centroid ``dbar`` with ``x = dbar / tau``.
+
+    =========  ==========================  ==========  ==================================================
+    kind       formula                     range       note
+    =========  ==========================  ==========  ==================================================
+    sigmoid    ``1 - sigmoid(x)``          (0, 1/2]    default; the literal reading
+    sigmoid2   ``2 (1 - sigmoid(x))``      (0, 1]      the same, reaching 1
+    exp        ``exp(-x)``                 (0, 1]
+    inverse    ``1 / (1 + x)``             (0, 1]
+    minmax     ``1 - mean(minmax(d_i))``   [0, 1]      scale-free: blind to how tight the cluster is
+    =========  ==========================  ==========  ==================================================
+
+    Parameters
+    ----------
+    distances
+        ``[H, N]`` distances to the centroid over the averaging domain.
+    dim
+        Head dimension D; the default temperature is ``sqrt(D)``.
+    kind
+        One of `REDUNDANCY_MAPS`.
+    temperature
+        ``tau``; not used by ``minmax``.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H]`` fp64; larger = tighter cluster = more redundant. All but ``minmax`` see the absolute scale of the
+        keys, which differs between layers.
+    """
+    if kind == "minmax":
+        return 1 - minmax(distances.double()).mean(dim=-1)
+    x = distances.mean(dim=-1, dtype=torch.float64) / (temperature or math.sqrt(dim))
+    return _SCALED_MAPS[kind](x)
+
+
+def std_redundancy(distances: torch.Tensor, dim: int, temperature: float | None = None) -> torch.Tensor:
+    """``r_std``: the dispersion variant, ``1 - sigmoid(sqrt(mean d_i^2) / tau)`` with ``tau = sqrt(D)`` by default.
+
+    Parameters
+    ----------
+    distances
+        ``[H, N]`` distances to the centroid.
+    dim
+        Head dimension D.
+    temperature
+        ``tau``.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H]`` fp64 in (0, 1/2]; larger spread = lower redundancy. Used alone as lambda, not mixed with r_cos.
+    """
+    rms = distances.double().square().mean(dim=-1).sqrt()
+    return torch.sigmoid(-rms / (temperature or math.sqrt(dim)))
+
+
+def mix_redundancy(r_euc: torch.Tensor, r_cos: torch.Tensor, beta: float) -> torch.Tensor:
+    """ECOKV's ``lambda = beta r_euc + (1 - beta) r_cos`` with r_cos and the result clamped to [0, 1].
+
+    Parameters
+    ----------
+    r_euc, r_cos
+        ``[H]`` each.
+    beta
+        Weight of the Euclidean part, in [0, 1]; 0 gives MixKV's weight.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H]``; the weight of diversity against importance.
+    """
+    return (beta * r_euc + (1 - beta) * r_cos.clamp(0, 1)).clamp(0, 1)
+
+
+def minmax(values: torch.Tensor) -> torch.Tensor:
+    """Rows scaled to [0, 1], ``(x - min) / (max - min)``; a row that is constant to rounding becomes all zeros.
+
+    Parameters
+    ----------
+    values
+        ``[H, M]``, M >= 0.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H, M]``. Zeros rather than 0/0 for a constant row: it says nothing about which entry to prefer.
+    """
+    if values.shape[-1] == 0:
+        return values
+    low, high = values.amin(dim=-1, keepdim=True), values.amax(dim=-1, keepdim=True)
+    span = high - low
+    rounding = 4 * torch.finfo(values.dtype).eps * torch.maximum(low.abs(), high.abs())
+    constant = span <= rounding
+    return torch.where(constant, torch.zeros_like(values), (values - low) / torch.where(constant, 1.0, span))

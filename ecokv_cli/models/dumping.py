@@ -1,0 +1,197 @@
+"""From images and a prompt to a dump on disk."""
+
+from __future__ import annotations
+
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING
+
+import torch
+
+from ecokv_cli import __version__
+from ecokv_cli.dump.schema import SCHEMA_VERSION, Decoded, ImageInfo, Manifest
+from ecokv_cli.dump.writer import LayerWriter, fresh_folder, require_space
+from ecokv_cli.errors import UsageError
+from ecokv_cli.models.capture import Captured, capture
+from ecokv_cli.models.layout import describe_tokens
+from ecokv_cli.models.loading import DTYPES, LoadedModel
+from ecokv_cli.models.prompting import prepare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from pathlib import Path
+
+    from ecokv_cli.sample.images import LoadedImage
+
+VERSIONED = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
+
+
+@dataclass(frozen=True)
+class DumpSettings:
+    """What to record.
+
+    Attributes
+    ----------
+    window
+        Queries of the last W prompt positions to store.
+    decode
+        Most tokens to decode; their queries are the held-out ones.
+    ignore_eos
+        Decode on past end of sequence.
+    store_dtype
+        ``auto`` stores what was computed; else float32, bfloat16 or float16.
+    received_attention, prerope_keys
+        Optional tensors.
+    template
+        Whether to use the model's chat template.
+    seed
+        Recorded; a greedy run draws no random numbers.
+    """
+
+    window: int = 32
+    decode: int = 32
+    ignore_eos: bool = False
+    store_dtype: str = "auto"
+    received_attention: bool = False
+    prerope_keys: bool = False
+    template: bool = True
+    seed: int = 0
+
+
+def write_dump(
+    loaded: LoadedModel,
+    images: Sequence[LoadedImage],
+    prompt: str,
+    settings: DumpSettings,
+    folder: Path,
+    *,
+    command: str = "",
+    force: bool = False,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+) -> Manifest:
+    """Run the model once on a sample and write its dump.
+
+    Parameters
+    ----------
+    loaded
+        The model.
+    images, prompt
+        The sample.
+    settings
+        What to record.
+    folder
+        Where the dump goes; it appears there only when complete.
+    command
+        The command line, for the manifest.
+    force
+        Replace an existing dump.
+    progress
+        Called with a phase name, how much is done and how much there is.
+
+    Returns
+    -------
+    Manifest
+        As written.
+
+    Raises
+    ------
+    EcokvError
+        For input the model refuses, a model that cannot be captured, or a disk that refuses.
+    """
+    stored = _stored_dtype(settings.store_dtype, loaded)
+    torch.manual_seed(settings.seed)
+    prepared = prepare(loaded, [image.image for image in images], prompt, template=settings.template)
+    tokens, grids = describe_tokens(loaded, prepared.inputs, [image.used_size for image in images])
+    info = loaded.info
+    values = info.layers * info.kv_heads * 2 * info.head_dim * len(tokens.ids)
+    require_space(folder, int(1.1 * values * stored.itemsize))
+    with fresh_folder(folder, force=force) as partial:
+        progress("prefill", 0, 1)
+        captured = capture(
+            loaded,
+            prepared.inputs,
+            window=settings.window,
+            decode=settings.decode,
+            ignore_eos=settings.ignore_eos,
+            received=settings.received_attention,
+            prerope=settings.prerope_keys,
+            on_token=lambda done: progress("decode", done, settings.decode),
+        )
+        writer = LayerWriter(partial)
+        names: list[str] = []
+        for index in range(info.layers):
+            tensors, scaling = captured.layer(index)
+            names = list(tensors)
+            writer.add(index, {name: tensor.to(stored) for name, tensor in tensors.items()}, scaling)
+            progress("write", index + 1, info.layers)
+        manifest = Manifest(
+            schema_version=SCHEMA_VERSION,
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            sample=folder.name,
+            command=command,
+            seed=settings.seed,
+            model=info,
+            attention=loaded.backend,
+            compute_dtype=_name(loaded.model.dtype),
+            stored_dtype=_name(stored),
+            device=str(loaded.model.device),
+            processor=_processor_settings(loaded),
+            images=tuple(_image_info(image) for image in images),
+            grids=grids,
+            prompt=prompt,
+            rendered_sha256=prepared.rendered_sha256,
+            tokens=tokens,
+            position_ids=tuple(tuple(axis) for axis in captured.positions.tolist()),
+            decoded=_decoded(loaded, captured),
+            window=min(settings.window, len(tokens.ids)),
+            tensors=tuple(names),
+            layers=tuple(writer.records),
+            seconds={name: round(value, 4) for name, value in captured.seconds.items()},
+            versions=versions(),
+        )
+        writer.finish(manifest)
+    return manifest
+
+
+def versions() -> dict[str, str]:
+    """Versions of ecokv, Python and the libraries that decide the numbers."""
+    found = {"ecokv": __version__, "python": platform.python_version()}
+    for package in VERSIONED:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _stored_dtype(name: str, loaded: LoadedModel) -> torch.dtype:
+    if name == "auto":
+        dtype: torch.dtype = loaded.model.dtype
+        return dtype
+    if name not in DTYPES:
+        raise UsageError(f"--store-dtype {name}: unknown, choose auto, {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _image_info(image: LoadedImage) -> ImageInfo:
+    return ImageInfo(image.source, image.format, image.sha256, image.original_size, image.used_size, image.notes)
+
+
+def _processor_settings(loaded: LoadedModel) -> dict[str, object]:
+    part = getattr(loaded.processor, "image_processor", None)
+    if part is None:
+        return {}
+    settings = {k: v for k, v in part.to_dict().items() if isinstance(v, bool | int | float | str | list | dict)}
+    return {"class": type(part).__name__, **settings}
+
+
+def _decoded(loaded: LoadedModel, captured: Captured) -> Decoded:
+    strings = tuple(loaded.tokenizer.convert_ids_to_tokens(captured.answer))
+    text = loaded.tokenizer.decode(captured.answer, skip_special_tokens=True)
+    return Decoded(tuple(captured.answer), strings, text, captured.ended)

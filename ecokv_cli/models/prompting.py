@@ -1,0 +1,105 @@
+"""From images and a prompt to model inputs, through the model's own chat template."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ecokv_cli.errors import InputError, ModelError, UsageError
+from ecokv_cli.sample.prompts import check_control_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from PIL.Image import Image
+
+    from ecokv_cli.models.loading import LoadedModel
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Inputs of one prefill.
+
+    Attributes
+    ----------
+    inputs
+        What the processor returned: ``input_ids [1, N]`` and whatever the images need.
+    rendered_sha256
+        Digest of the rendered template.
+    """
+
+    inputs: dict[str, Any]
+    rendered_sha256: str
+
+
+def prepare(loaded: LoadedModel, images: Sequence[Image], prompt: str, *, template: bool = True) -> Prepared:
+    """Render the chat template and process the images.
+
+    Parameters
+    ----------
+    loaded
+        The model.
+    images
+        RGB images, placed before the prompt in order.
+    prompt
+        What the user asks; control tokens of the model are refused.
+    template
+        False feeds the prompt as it is, after one placeholder per image.
+
+    Raises
+    ------
+    UsageError
+        If the prompt holds a control token, or there is neither image nor text.
+    InputError
+        If the model takes no images, or the images cannot be processed.
+    ModelError
+        If the model has no chat template.
+    """
+    if images and not loaded.multimodal:
+        raise InputError(
+            f"{loaded.info.id} ({loaded.info.architecture}) takes no images and {len(images)} were given; "
+            f"leave them out, or choose a multimodal model"
+        )
+    check_control_tokens(prompt, control_tokens(loaded))
+    rendered = _rendered(loaded, len(images), prompt) if template else _plain(loaded, len(images), prompt)
+    bos = getattr(loaded.tokenizer, "bos_token", None)
+    options: dict[str, Any] = {"return_tensors": "pt"}
+    if bos and rendered.startswith(bos):
+        options["add_special_tokens"] = False
+    try:
+        if loaded.multimodal:
+            inputs = loaded.processor(text=[rendered], images=list(images) or None, **options)
+        else:
+            inputs = loaded.tokenizer([rendered], **options)
+    except (ValueError, IndexError, TypeError, RuntimeError) as error:
+        raise InputError(f"{loaded.info.id}: its processor refuses the input ({error})") from error
+    if inputs["input_ids"].shape[-1] == 0:
+        raise UsageError("the prompt gives no tokens; write one with --prompt")
+    return Prepared(dict(inputs), hashlib.sha256(rendered.encode()).hexdigest())
+
+
+def control_tokens(loaded: LoadedModel) -> list[str]:
+    """Strings that the tokenizer turns into control tokens, wherever they stand in a text."""
+    added = loaded.tokenizer.added_tokens_decoder.values()
+    names = {str(token) for token in added if token.special} | set(loaded.tokenizer.all_special_tokens)
+    placeholder = getattr(loaded.processor, "image_token", None)
+    return sorted(names | ({placeholder} if placeholder else set()))
+
+
+def _rendered(loaded: LoadedModel, images: int, prompt: str) -> str:
+    holder = loaded.processor if getattr(loaded.processor, "chat_template", None) else loaded.tokenizer
+    if not getattr(holder, "chat_template", None):
+        raise ModelError(f"{loaded.info.id}: has no chat template; add --no-chat-template to feed the prompt as it is")
+    content: Any = prompt
+    if loaded.multimodal:
+        content = [{"type": "image"}] * images + [{"type": "text", "text": prompt}]
+    text = holder.apply_chat_template(
+        [{"role": "user", "content": content}], add_generation_prompt=True, tokenize=False
+    )
+    return str(text)
+
+
+def _plain(loaded: LoadedModel, images: int, prompt: str) -> str:
+    placeholder = getattr(loaded.processor, "image_token", "")
+    return str(placeholder) * images + prompt

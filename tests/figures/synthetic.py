@@ -1,0 +1,219 @@
+"""Result tables as `ecokv analyze` and `ecokv evict` write them, with made-up but plausible numbers."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+
+import numpy as np
+
+from ecokv_cli.studies.tables import Table
+
+METHODS = ("full", "random", "snapkv", "keydiff", "snapkv+mixkv", "snapkv+ecokv", "oracle")
+WINDOWS = {"full": 0, "random": 32, "snapkv": 32, "keydiff": 0, "snapkv+mixkv": 32, "snapkv+ecokv": 4, "oracle": 0}
+SKILL = {"random": 0.3, "keydiff": 0.45, "snapkv": 0.62, "snapkv+mixkv": 0.68, "snapkv+ecokv": 0.74, "oracle": 0.9}
+BUDGETS = (16, 32, 64, 96)
+HEAD = ("model", "sample")
+WHO = {"model": "tiny", "sample": "page"}
+
+GEOMETRY = (
+    *HEAD,
+    *("layer", "kv_head", "tokens", "zero_keys", "cos_mean", "cos_std", "cos_q05", "cos_q25", "cos_q50", "cos_q75"),
+    *("cos_q95", "norm_mean", "norm_std", "norm_min", "norm_max", "dist_mean", "dist_rms", "dist_max"),
+    *("pca_1", "pca_2", "pca_3", "pca_4", "pca_5", "effective_rank", "participation_ratio", "r_cos", "r_euc"),
+    *("lambda_ecokv", "lambda_mixkv", "lambda_std", "spearman", "spearman_n", "spearman_p", "spearman_note"),
+)
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Positions of a made-up prompt: specials, an image of rows x cols tokens, text."""
+
+    rows: int = 13
+    cols: int = 11
+    text: int = 17
+
+    @property
+    def roles(self) -> list[str]:
+        return ["special"] * 3 + ["image"] * (self.rows * self.cols) + ["special"] * 2 + ["text"] * self.text
+
+    def cell(self, position: int) -> tuple[int | None, int | None, int | None]:
+        """Image, row and column of a position."""
+        if self.roles[position] != "image":
+            return None, None, None
+        return (0, *divmod(position - 3, self.cols))
+
+
+def _rng(*key: object) -> np.random.Generator:
+    return np.random.default_rng(zlib.crc32(repr(key).encode()))
+
+
+def cosine_level(layer: int, layers: int) -> float:
+    """Mean pairwise cosine: near 1 in the first layer, low in the middle, rising late."""
+    depth = layer / max(layers - 1, 1)
+    return float(0.42 + 0.56 * np.exp(-9 * depth) + 0.25 * depth**3)
+
+
+def geometry(layers: int, heads: int, tokens: int = 165) -> Table:
+    table = Table("geometry", GEOMETRY)
+    for layer in range(layers):
+        for head in range(heads):
+            rng = _rng("geometry", layers, heads, layer, head)
+            cos = float(np.clip(cosine_level(layer, layers) + 0.07 * rng.standard_normal(), -0.1, 0.995))
+            dist = float(14 * np.sqrt(1 - cos) * np.exp(0.2 * rng.standard_normal()))
+            euc = float(1 / (1 + np.exp(dist / np.sqrt(32))))
+            values: dict[str, object] = dict.fromkeys(GEOMETRY, 0.0) | WHO | {"layer": layer, "kv_head": head}
+            values |= {"tokens": tokens, "zero_keys": 0, "cos_mean": cos, "r_cos": cos, "r_euc": euc}
+            values |= {"cos_std": 0.3 * (1 - cos), "dist_mean": dist, "dist_rms": 1.1 * dist, "dist_max": 2.5 * dist}
+            values |= {"norm_mean": 18.0, "effective_rank": 9.7, "lambda_mixkv": cos}
+            values |= {"lambda_ecokv": 0.6 * euc + 0.4 * max(cos, 0), "lambda_std": 0.9 * euc}
+            values |= {f"pca_{i}": 0.4 / i for i in range(1, 6)}
+            rho = 0.35 - 0.5 * np.sin(np.pi * layer / max(layers - 1, 1)) + 0.12 * rng.standard_normal()
+            values |= {"spearman": float(np.clip(rho, -0.9, 0.9)), "spearman_n": tokens - 4}
+            values |= {"spearman_p": 1e-3, "spearman_note": ""}
+            table.add(**values)  # type: ignore[arg-type]
+    return table
+
+
+def undefine(table: Table, *where: tuple[int, int]) -> Table:
+    """The table with the numbers of some (layer, kv_head) pairs undefined."""
+    rows = [dict(row) for row in table]
+    for row in rows:
+        if (row["layer"], row["kv_head"]) in where:
+            row |= {c: None for c, v in row.items() if isinstance(v, float)}
+            row |= {"spearman": None, "spearman_p": None, "spearman_note": "importance is constant"}
+    return Table(table.name, table.columns, rows)
+
+
+def cosine_histogram(layers: int, heads: int) -> Table:
+    table = Table("cosine_histogram", (*HEAD, "layer", "kv_head", "bin_low", "bin_high", "share"))
+    edges = np.round(np.linspace(-1, 1, 101), 2)
+    for layer in range(layers):
+        for head in range(heads):
+            rng = _rng("histogram", layers, heads, layer, head)
+            level = cosine_level(layer, layers)
+            draws = np.tanh(np.arctanh(level) + 0.05 * rng.standard_normal() + 0.4 * rng.standard_normal(3001))
+            counts, _ = np.histogram(draws, edges)
+            for low, high, count in zip(edges[:-1], edges[1:], counts, strict=True):
+                span = {"bin_low": float(low), "bin_high": float(high), "share": float(count / 3001)}
+                table.add(**WHO, layer=layer, kv_head=head, **span)
+    return table
+
+
+def pca(chosen: list[tuple[int, int]], prompt: Prompt | None = None) -> Table:
+    prompt = prompt or Prompt()
+    table = Table("pca", (*HEAD, "layer", "kv_head", "position", "role", "pc1", "pc2", "ev1", "ev2"))
+    centres = {"image": (0, 0), "text": (5, 3), "special": (9, -2)}
+    for layer, head in chosen:
+        rng = _rng("pca", layer, head)
+        for position, role in enumerate(prompt.roles):
+            x, y = np.array(centres[role]) + rng.standard_normal(2) * (2.5, 1.1)
+            ratios = {"ev1": 0.413, "ev2": 0.127}
+            where = {"layer": layer, "kv_head": head, "position": position, "role": role}
+            table.add(**WHO, **where, pc1=float(x), pc2=float(y), **ratios)
+    return table
+
+
+def fidelity(
+    layers: int, heads: int, methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS, tokens: int = 165
+) -> Table:
+    columns = ("method", "budget", "window", "layer", "kv_head", "kept", "mass", "output_error", "output_cosine")
+    table = Table("fidelity", (*HEAD, *columns, "oracle_overlap"))
+    for method in methods:
+        for budget in budgets:
+            rng = _rng("fidelity", layers, heads, method, budget)
+            skill = SKILL.get(method, 0.6)
+            level = 1.0 if method == "full" else 1 - (1 - skill) * np.exp(-1.6 * budget / tokens)
+            for layer in range(layers):
+                for head in range(heads):
+                    noise = 0 if method == "full" else (1 - level) * 0.5 * rng.standard_normal()
+                    mass = float(np.clip(level + noise, 0, 1))
+                    where = {"method": method, "budget": budget, "window": WINDOWS.get(method, 32)}
+                    scores = {"mass": mass, "output_error": 1.4 * (1 - mass), "output_cosine": 1 - 0.6 * (1 - mass) ** 2}
+                    kept = tokens if method == "full" else min(budget, tokens)
+                    place = {"layer": layer, "kv_head": head, "kept": kept, "oracle_overlap": mass**2}
+                    table.add(**WHO, **where, **place, **scores)
+    return table
+
+
+def _attraction(method: str, prompt: Prompt) -> np.ndarray:
+    """How much a method likes each position: blobs on the image, text and the window."""
+    rng = _rng("attraction", method)
+    roles = np.array(prompt.roles)
+    like = 0.3 * rng.random(len(roles))
+    rows, cols = np.divmod(np.arange(prompt.rows * prompt.cols), prompt.cols)
+    for _ in range(1 if method == "random" else 4):
+        row, col = rng.integers(prompt.rows), rng.integers(prompt.cols)
+        bump = np.exp(-((rows - row) ** 2 / 1.5 + (cols - col) ** 2 / 6))
+        like[roles == "image"] += 0 if method == "random" else bump
+    if method not in ("random", "keydiff"):
+        like[roles == "text"] += 0.5
+    window = WINDOWS.get(method, 4)
+    if window:
+        like[-min(window, 7) :] += 3
+    return like
+
+
+def _kept(method: str, budget: int, prompt: Prompt, heads: int = 17) -> np.ndarray:
+    """Boolean keep masks [heads, positions]."""
+    like = _attraction(method, prompt)
+    if method == "full":
+        return np.ones((heads, like.size), dtype=bool)
+    noisy = like + 0.25 * _rng("kept", method, budget).standard_normal((heads, like.size))
+    rank = np.argsort(np.argsort(-noisy, axis=1), axis=1)
+    return rank < budget
+
+
+def positions(methods: tuple[str, ...] = METHODS, budget: int = 32, prompt: Prompt | None = None) -> Table:
+    prompt = prompt or Prompt()
+    columns = ("method", "budget", "layer", "kv_head", "position", "role", "image", "row", "col", "kept")
+    table = Table("positions", (*HEAD, *columns))
+    for method in methods:
+        masks = _kept(method, budget, prompt)
+        for layer, head, share in (("all", "all", masks.mean(0)), (3, 1, masks[0])):
+            for position, role in enumerate(prompt.roles):
+                image, row, col = prompt.cell(position)
+                place = {"layer": layer, "kv_head": head, "position": position, "role": role}
+                cell = {"image": image, "row": row, "col": col, "kept": float(share[position])}
+                table.add(**WHO, method=method, budget=budget, **place, **cell)
+    return table
+
+
+def roles(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS) -> Table:
+    prompt = Prompt()
+    columns = ("method", "budget", "role", "tokens", "kept_tokens", "share_of_kept", "share_of_role")
+    table = Table("roles", (*HEAD, *columns))
+    where = np.array(prompt.roles)
+    for method in methods:
+        for budget in budgets:
+            mask = _kept(method, budget, prompt).mean(0)
+            for role in ("text", "image", "special"):
+                kept, tokens = float(mask[where == role].sum()), int((where == role).sum())
+                shares = {"share_of_kept": kept / float(mask.sum()), "share_of_role": kept / tokens}
+                table.add(**WHO, method=method, budget=budget, role=role, tokens=tokens, kept_tokens=kept, **shares)
+    return table
+
+
+def recency(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS, *, log: bool = True) -> Table:
+    prompt = Prompt()
+    table = Table("recency", (*HEAD, "method", "budget", "age_low", "age_high", "kept"))
+    edges = [0, 1, 2, 4, 8, 16, 32, 64, 128, 165] if log else list(range(0, 166, 11))
+    for method in methods:
+        for budget in budgets:
+            by_age = _kept(method, budget, prompt).mean(0)[::-1]
+            for low, high in zip(edges[:-1], edges[1:], strict=True):
+                span = {"age_low": low, "age_high": high, "kept": float(by_age[low:high].mean())}
+                table.add(**WHO, method=method, budget=budget, **span)
+    return table
+
+
+def overlap(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS) -> Table:
+    prompt = Prompt()
+    table = Table("overlap", (*HEAD, "budget", "method_a", "method_b", "jaccard"))
+    for budget in budgets:
+        masks = {m: _kept(m, budget, prompt) for m in methods}
+        for i, a in enumerate(methods):
+            for b in methods[i:]:
+                both, either = (masks[a] & masks[b]).sum(1), (masks[a] | masks[b]).sum(1)
+                table.add(**WHO, budget=budget, method_a=a, method_b=b, jaccard=float((both / either).mean()))
+    return table
