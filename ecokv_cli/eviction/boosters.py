@@ -75,8 +75,11 @@ class MixKV:
         candidates = attention.shape[1]
         diversity = cosine_diversity(layer, candidates)
         importance = attention + rescale(minmax(value_norms(layer, candidates)), attention)
-        weight = cosine_redundancy(layer.unit_keys).clamp(0, 1)
-        return _combine(importance, diversity, weight, attention)
+        return _combine(importance, diversity, self.weight(layer), attention)
+
+    def weight(self, layer: Layer) -> torch.Tensor:
+        """Lambda per head, ``[H]`` fp64: the clamped mean pairwise cosine."""
+        return cosine_redundancy(layer.unit_keys).clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,7 @@ class EcoKV:
         Map of the mean distance to r_euc; see `euclidean_redundancy`.
     avg_domain
         Keys over which r_euc averages its distances: ``all`` N or the ``candidates`` only. The centroid and r_cos
-        are over all N either way.
+        are over all N either way; the ``minmax`` map is always over the candidates.
     div_scale
         What the diversity is scaled to: the mean of the ``attention`` score or of the whole ``importance``.
     value_norm
@@ -145,7 +148,9 @@ class EcoKV:
         """Lambda per head, ``[H]`` fp64."""
         dim = layer.keys.shape[-1]
         tau = self.temperature or None
-        distances = layer.key_distances[:, : None if self.avg_domain == "all" else candidates]
+        # The scale-free map averages E itself, which exists for candidates only.
+        everywhere = self.avg_domain == "all" and (self.std or self.redundancy_map != "minmax")
+        distances = layer.key_distances[:, : None if everywhere else candidates]
         if self.std:
             return std_redundancy(distances, dim, tau)
         r_euc = euclidean_redundancy(distances, dim, self.redundancy_map, tau)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
+import matplotlib
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, legend_above, letter, names, ordered, panel_grid, spaced, whole
-from ecokv_cli.figures.style import INK, QUIET, SEQUENTIAL, inches, method_styles
+from ecokv_cli.figures.parts import WIDE, legend_above, legend_height, letter, names, ordered, panel_grid, spaced, whole
+from ecokv_cli.figures.style import FAINT, INK, SEQUENTIAL, inches, method_styles
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -20,67 +21,92 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
     from ecokv_cli.figures.parts import Array
+    from ecokv_cli.studies.tables import Value
 
 _READABLE_CELL = 0.22
 """Inches; numbers are written into cells that are at least as wide."""
 
 
+_BUDGET_DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
+    "solid",
+    (0, (6, 1.2, 1, 1.2)),
+    (0, (3, 1.2)),
+    (0, (1, 1)),
+)
+
+
 @drawn
 def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
-    """Draw the share of positions kept against their age, one panel per budget.
+    """Draw the share of positions kept against their age, one panel per method and one line per budget.
 
     Parameters
     ----------
     recency
-        The `recency` table; age 0 is the last token of the prompt.
+        The `recency` table; age 0 is the last token of the prompt. The full cache is left out.
     width
         See `style.inches`.
     """
-    methods, budgets = names(recency, "method"), ordered(recency, "budget")
-    styles = method_styles(methods)
+    methods, budgets = _evicting(names(recency, "method")), ordered(recency, "budget")
     means = recency.aggregate(("method", "budget", "age_low", "age_high"), "kept", lambda v: float(np.mean(v)))
     data = Table("kept_by_age", ("method", "budget", "age_low", "age_high", "kept"))
     for (method, budget, low, high), kept in means.items():
-        data.add(method=method, budget=budget, age_low=low, age_high=high, kept=kept)
-    columns = min(len(budgets), 3) if inches(width) >= WIDE else 1
-    figure, axes = panel_grid(inches(width), len(budgets), columns, 1.7, extra=0.5, sharex=True, sharey=True)
-    log = False
-    for ax, budget in zip(axes, budgets, strict=True):
-        for method in methods:
-            rows = sorted(data.where(method=method, budget=budget), key=lambda row: whole(row["age_low"]))
-            if not rows:
-                continue
-            edges = np.array([*(whole(row["age_low"]) for row in rows), whole(rows[-1]["age_high"])], dtype=float)
-            steps = np.diff(edges)
-            log = bool(steps.max() > 2 * steps.min())
-            kept = np.array([float(cast("float", row["kept"])) for row in rows])
-            style = styles[method]
-            ax.stairs(kept, edges + log, baseline=None, color=style.color, linestyle=style.dash, linewidth=1.2)
-            _label_ages(ax, edges, log=log)
-        ax.set_ylim(0, 1.04)
+        if method in methods:
+            data.add(method=method, budget=budget, age_low=low, age_high=high, kept=kept)
+    lows = np.array(sorted({whole(low) for low in data.distinct("age_low")}), dtype=float)
+    edges = np.append(lows, max(whole(high) for high in data.distinct("age_high")))
+    log = bool(np.diff(edges).max() > 2 * np.diff(edges).min())
+    labels = [f"budget {budget:,}" for budget in budgets]
+    columns = 3 if inches(width) >= WIDE else 1 if len(methods) == 1 else 2
+    extra = legend_height(inches(width), labels) + 0.2
+    figure, axes = panel_grid(inches(width), len(methods), columns, 1.35, extra=extra, sharex=True, sharey=True)
+    looks = _budget_looks(len(budgets))
+    for ax, method in zip(axes, methods, strict=True):
+        for other in methods if len(budgets) == 1 else ():
+            ax.stairs(_shares(data.where(method=other), lows), edges + log, baseline=None, color=FAINT, linewidth=0.8)
+        for budget, look in zip(budgets, looks, strict=True):
+            shares = _shares(data.where(method=method, budget=budget), lows)
+            ax.stairs(shares, edges + log, baseline=None, **look)
+        _label_ages(ax, edges, log=log)
+        ax.set(ylim=(0, 1.04))
+        ax.set_title(method)
         ax.grid(axis="y")
-    for i, ax in enumerate(axes):
-        ax.set(xlabel="age (positions before the last)" if i >= len(axes) - columns else "")
-        ax.set(ylabel="share kept" if i % columns == 0 else "")
-        ax.tick_params(labelbottom=i >= len(axes) - columns)
+    figure.supxlabel("age (positions before the last)", fontsize="medium")
+    figure.supylabel("share kept", fontsize="medium")
     if len(budgets) > 1:
-        letter(axes, [f"budget {budget:,}" for budget in budgets])
-    handles = [Line2D([], [], color=styles[m].color, linestyle=styles[m].dash, linewidth=1.2) for m in methods]
-    legend_above(figure, handles, methods)
+        legend_above(figure, [Line2D([], [], **look) for look in looks], labels)
     caption = (
-        f"Share of the positions that are kept, by age: 0 is the last token of the prompt{_at(budgets)}. "
+        f"Share of the positions that each method keeps, by age: 0 is the last token of the prompt{_at(budgets)}. "
         "A line near 1 at the left means that recent tokens survive, which a protected window forces for its own length; a "
         "level line means that age does not matter. Shares are means over layers and KV heads within each bin of ages"
         f"{'; the age axis is logarithmic' if log else ''}."
     )
+    if len(budgets) == 1:
+        caption += " Pale lines repeat the other methods."
     return Drawing("kept_by_age", "Kept share by age", figure, data, caption)
+
+
+def _budget_looks(count: int) -> list[dict[str, Any]]:
+    """Lines from pale and dotted for the smallest budget to dark and solid for the largest."""
+    shades = matplotlib.colormaps[SEQUENTIAL](np.linspace(0, 0.75, count))[::-1]
+    dashes = [_BUDGET_DASHES[i % len(_BUDGET_DASHES)] for i in range(count)][::-1]
+    return [{"color": c, "linestyle": d, "linewidth": 1.2} for c, d in zip(shades, dashes, strict=True)]
+
+
+def _evicting(methods: list[str]) -> list[str]:
+    """The methods without the full cache, which keeps everything and would only take room."""
+    return [method for method in methods if method != "full"] or methods
+
+
+def _shares(rows: Table, lows: Array) -> Array:
+    by_age = {row["age_low"]: row["kept"] for row in rows}
+    return np.array([math.nan if by_age.get(low) is None else by_age[low] for low in lows], dtype=np.float64)
 
 
 def _label_ages(ax: Axes, edges: Array, *, log: bool) -> None:
     if log:
         ax.set_xscale("log", base=2)
         places = np.log2(edges[:-1] + 1)
-        chosen = [edges[k] for k in spaced(list(places), float(np.log2(edges[-1] + 1)), 8)]
+        chosen = [edges[k] for k in spaced(list(places), float(np.log2(edges[-1] + 1)), 13)]
         ax.set_xticks([age + 1 for age in chosen], [f"{age:.0f}" for age in chosen])
         ax.minorticks_off()
     ax.set_xlim(edges[0] + log, edges[-1] + log)
@@ -97,15 +123,17 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
     width
         See `style.inches`.
     """
-    methods, budgets = names(roles, "method"), ordered(roles, "budget")
+    methods, budgets = _evicting(names(roles, "method")), ordered(roles, "budget")
     kinds = [role for role in ("text", "image", "special") if role in names(roles, "role")]
     styles = method_styles(methods)
     shares = roles.aggregate(("method", "budget", "role"), "share_of_role", lambda v: float(np.mean(v)))
     data = Table("kept_by_role", ("method", "budget", "role", "share_of_role"))
     for (method, budget, role), share in shares.items():
-        data.add(method=method, budget=budget, role=role, share_of_role=share)
+        if method in methods:
+            data.add(method=method, budget=budget, role=role, share_of_role=share)
     columns = 2 if inches(width) >= WIDE else 1
-    figure, axes = panel_grid(inches(width), len(budgets), columns, 1.45, extra=0.5, sharex=True, sharey=True)
+    extra = legend_height(inches(width), methods) + 0.1
+    figure, axes = panel_grid(inches(width), len(budgets), columns, 1.35, extra=extra, sharex=True, sharey=True)
     bar = 0.84 / len(methods)
     for i, (ax, budget) in enumerate(zip(axes, budgets, strict=True)):
         for k, method in enumerate(methods):
@@ -122,7 +150,8 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
         ax.grid(axis="y")
     if len(budgets) > 1:
         letter(axes, [f"budget {budget:,}" for budget in budgets])
-    handles = [Patch(facecolor=_pale(s.color), edgecolor=s.color, hatch=s.hatch) for s in styles.values()]
+    looks = [styles[method] for method in methods]
+    handles = [Patch(facecolor=_pale(s.color), edgecolor=s.color, hatch=s.hatch) for s in looks]
     legend_above(figure, handles, methods)
     caption = (
         f"Share of the text, image and special tokens of the prompt that each method keeps{_at(budgets)}, as means over "
@@ -156,17 +185,19 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing:
     width
         See `style.inches`.
     """
-    methods = list(dict.fromkeys([*names(overlap, "method_a"), *names(overlap, "method_b")]))
+    methods = _evicting(list(dict.fromkeys([*names(overlap, "method_a"), *names(overlap, "method_b")])))
     budgets = ordered(overlap, "budget")
-    columns = min(len(budgets), 2) if inches(width) >= WIDE else 1
-    margin = 0.07 * max(map(len, methods)) + 0.15
-    cell = min((inches(width) / columns - margin - 0.1 - 0.5 / columns) / len(methods), 0.42)
-    height = cell * len(methods) + (0.25 if len(budgets) > 1 else 0.05)
-    figure, axes = panel_grid(inches(width), len(budgets), columns, height, extra=margin, sharex=True, sharey=True)
+    columns = min(len(budgets), 2 if inches(width) >= WIDE else 1)
+    labels = 0.066 * max(map(len, methods)) + 0.1
+    cell = min((inches(width) - labels - 0.65 - 0.2 * (columns - 1)) / columns / len(methods), 0.42)
+    panel = cell * len(methods) + (0.25 if len(budgets) > 1 else 0.1)
+    options = {"layout": "compressed", "sharex": True, "sharey": True}
+    figure, axes = panel_grid(inches(width), len(budgets), columns, panel, extra=labels, **options)
     data = Table("overlap_matrix", ("budget", "method_a", "method_b", "jaccard"))
+    top = _top([row for row in overlap if row["method_a"] != row["method_b"] and "full" not in row.values()])
     for ax, budget in zip(axes, budgets, strict=True):
         values = _symmetric(overlap.where(budget=budget), methods)
-        mesh = _matrix(ax, values, methods, numbers=cell >= _READABLE_CELL)
+        mesh = _matrix(ax, values, methods, Normalize(0, top), numbers=cell >= _READABLE_CELL)
         for i, a in enumerate(methods):
             for k, b in enumerate(methods):
                 data.add(budget=budget, method_a=a, method_b=b, jaccard=float(values[i, k]))
@@ -185,28 +216,36 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing:
     return Drawing("overlap_matrix", "Agreement of methods", figure, data, caption)
 
 
+def _top(rows: list[dict[str, Value]]) -> float:
+    """The upper end of the colours: the largest index of two different methods, rounded up to tenths."""
+    return math.ceil(10 * max((float(cast("float", row["jaccard"] or 0)) for row in rows), default=1.0) or 1) / 10
+
+
 def _symmetric(overlap: Table, methods: list[str]) -> Array:
     """``[methods, methods]``; a method agrees with itself, pairs that are not given are NaN."""
     means = overlap.aggregate(("method_a", "method_b"), "jaccard", lambda v: float(np.mean(v)))
     values = np.full((len(methods), len(methods)), math.nan)
     np.fill_diagonal(values, 1.0)
     for (a, b), share in means.items():
-        i, k = methods.index(str(a)), methods.index(str(b))
-        values[i, k] = values[k, i] = share
+        if a != b and a in methods and b in methods:
+            i, k = methods.index(str(a)), methods.index(str(b))
+            values[i, k] = values[k, i] = share
     return values
 
 
-def _matrix(ax: Axes, values: Array, methods: list[str], *, numbers: bool) -> AxesImage:
-    ax.patch.set(facecolor="#efefef", edgecolor=QUIET, hatch="//////")
-    mesh = ax.imshow(np.ma.masked_invalid(values), cmap=SEQUENTIAL, norm=Normalize(0, 1), interpolation="none")
+def _matrix(ax: Axes, values: Array, methods: list[str], norm: Normalize, *, numbers: bool) -> AxesImage:
+    cells = np.ma.masked_array(values, ~np.isfinite(values) | np.eye(len(methods), dtype=bool))
+    mesh = ax.imshow(cells, cmap=SEQUENTIAL, norm=norm, interpolation="none")
+    ax.patch.set_facecolor("#efefef")
     ax.set_xticks(range(len(methods)), methods, rotation=90)
     ax.set_yticks(range(len(methods)), methods)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
-    for (i, k), value in np.ndenumerate(values):
-        if numbers and np.isfinite(value):
-            text = "1" if value >= 0.995 else f"{value:.2f}"[1:]  # noqa: PLR2004 -- rounds to 1
-            ax.text(k, i, text, ha="center", va="center", fontsize=7, color="white" if value < 0.6 else INK)  # noqa: PLR2004
+    for (i, k), value in np.ndenumerate(cells.filled(math.nan)):
+        if numbers and i != k:
+            text = "–" if np.isnan(value) else "1" if value >= 0.995 else f"{value:.2f}"[1:]  # noqa: PLR2004 -- rounds to 1
+            light = norm(value) > 0.6 or np.isnan(value)  # noqa: PLR2004 -- where the colours turn light
+            ax.text(k, i, text, ha="center", va="center", fontsize=7, color=INK if light else "white")
     return mesh
 
 

@@ -12,6 +12,7 @@ from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
     legend_above,
+    legend_height,
     letter,
     listed,
     names,
@@ -83,7 +84,7 @@ def _lines(data: Table, budgets: list[int], width: float) -> Figure:
     methods = names(data, "method")
     styles = method_styles(methods)
     wide = width >= WIDE
-    figure, axes = panel_grid(width, 3, 3 if wide else 1, 1.95 if wide else 1.5, extra=0.45, sharex=True)
+    figure, axes = panel_grid(width, 3, 3 if wide else 1, 1.95 if wide else 1.6, extra=legend_height(width, methods), sharex=True)
     steps = np.diff(np.log2(budgets))
     shift = 0.5 * float(steps.min()) / len(methods)
     for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):

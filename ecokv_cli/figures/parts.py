@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
 
+    from ecokv_cli.figures.style import Layout
     from ecokv_cli.studies.tables import Table, Value
 
     Array = npt.NDArray[np.float64]
@@ -88,12 +89,19 @@ def heat_map(axes: Axes, cells: Array, norm: Normalize, cmap: str) -> QuadMesh:
 
 
 def panel_grid(
-    width: float, count: int, columns: int, height: float, *, extra: float = 0.0, **shared: Any
+    width: float,
+    count: int,
+    columns: int,
+    height: float,
+    *,
+    extra: float = 0.0,
+    layout: Layout = "constrained",
+    **shared: bool,
 ) -> tuple[Figure, list[Axes]]:
     """Make a figure of `count` equal panels, `height` inches each plus `extra` for the whole, at most `columns` in a row."""
     columns = min(columns, count)
     rows = math.ceil(count / columns)
-    figure = new_figure(width, rows * height + extra)
+    figure = new_figure(width, rows * height + extra, layout)
     axes = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
     for ax in axes[count:]:
         ax.set_visible(False)
@@ -120,13 +128,22 @@ def letter(axes: Iterable[Axes], texts: Sequence[str] = ()) -> None:
 
 def legend_above(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
     """Put a legend over the whole figure, in as few rows as its width allows."""
+    columns = math.ceil(len(labels) / _legend_rows(figure.get_figwidth(), labels))
+    figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+
+
+def legend_height(width: float, labels: Sequence[str]) -> float:
+    """Inches that `legend_above` needs in a figure of the given width."""
+    return 0.155 * _legend_rows(width, labels) + 0.05
+
+
+def _legend_rows(width: float, labels: Sequence[str]) -> int:
     widths = [_CHARACTER * len(label) + _HANDLE for label in labels]
-    count = len(labels)
-    rows = 1
-    # The legend fills column after column, and a column is as wide as its widest entry.
-    while rows < count and sum(max(widths[i : i + rows]) for i in range(0, count, rows)) > figure.get_figwidth():
+    count, rows = len(labels), 1
+    # A legend fills column after column, and a column is as wide as its widest entry.
+    while rows < count and sum(max(widths[i : i + rows]) for i in range(0, count, rows)) > width:
         rows += 1
-    figure.legend(handles, labels, loc="outside upper center", ncols=math.ceil(count / rows))
+    return rows
 
 
 def listed(items: Sequence[str]) -> str:

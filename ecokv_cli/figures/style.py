@@ -8,7 +8,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib.style
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -19,6 +19,8 @@ from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+
+Layout = Literal["constrained", "compressed"]
 
 WIDTHS = {"single": 3.3, "double": 6.9}
 """Widths in inches of one and of two columns of a paper."""
@@ -178,9 +180,12 @@ def look() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float) -> Figure:
-    """Make an empty figure of `width` x `height` inches with constrained layout; call it under `look`."""
-    figure = Figure(figsize=(width, height), layout="constrained")
+def new_figure(width: float, height: float, layout: Layout = "constrained") -> Figure:
+    """Make an empty figure of `width` x `height` inches; call it under `look`.
+
+    Axes of a fixed shape (images, matrices) stand closer together with the ``compressed`` layout.
+    """
+    figure = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(figure)
     return figure
 

@@ -1,0 +1,134 @@
+"""What a command shows: data on stdout, progress, notes and errors on stderr."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shlex
+import signal
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, ParamSpec
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table as RichTable
+
+from ecokv_cli.errors import EcokvError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+Arguments = ParamSpec("Arguments")
+
+WIDE = 200
+"""Columns of a table on a pipe, where nothing should be cut."""
+
+
+class Screen:
+    """Output of one command."""
+
+    def __init__(self, *, quiet: bool, verbose: bool, as_json: bool) -> None:
+        self.quiet = quiet
+        self.verbose = verbose
+        self.as_json = as_json
+        self.out = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+        self.err = Console(stderr=True, highlight=False)
+
+    def note(self, text: str) -> None:
+        """Say something the user should know, unless quiet."""
+        if not self.quiet:
+            self.err.print(text, style="yellow", markup=False, soft_wrap=True)
+
+    def detail(self, text: str) -> None:
+        """Say something only a verbose run shows."""
+        if self.verbose and not self.quiet:
+            self.err.print(text, style="dim", markup=False, soft_wrap=True)
+
+    def result(self, tables: Sequence[RichTable], summary: dict[str, Any], closing: str = "") -> None:
+        """Print the tables, or with ``--json`` the summary; the closing line goes to stderr."""
+        if self.as_json:
+            import json
+
+            self.out.print(json.dumps(summary, ensure_ascii=False, indent=1), markup=False, soft_wrap=True)
+        else:
+            for table in tables:
+                self.out.print(table)
+        if closing and not self.quiet:
+            self.err.print(closing, markup=False, soft_wrap=True)
+
+    @contextmanager
+    def progress(self) -> Iterator[Callable[[str, int, int], None]]:
+        """A progress display on stderr; call it with a phase, how much is done, and how much there is."""
+        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        hidden = self.quiet or not self.err.is_terminal
+        with Progress(*columns, console=self.err, transient=True, disable=hidden) as display:
+            tasks: dict[str, Any] = {}
+
+            def show(phase: str, done: int, total: int) -> None:
+                if phase not in tasks:
+                    tasks[phase] = display.add_task(phase, total=total)
+                display.update(tasks[phase], completed=done, total=total)
+
+            yield show
+
+
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RichTable:
+    """A table for the screen: words to the left, numbers to the right."""
+    shown = RichTable(title=title or None, title_justify="left", box=None, pad_edge=False, show_header=any(columns))
+    numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
+    for name, right in zip(columns, numeric, strict=True):
+        shown.add_column(name, justify="right" if right else "left", overflow="fold")
+    for row in rows:
+        shown.add_row(*(_cell(value) for value in row))
+    return shown
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
+    return str(value).replace("[", "\\[")
+
+
+def command_line() -> str:
+    """The command as typed, for manifests and reports."""
+    return shlex.join(["ecokv", *sys.argv[1:]])
+
+
+def guarded(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """Turn errors of a command into one line on stderr and an exit status."""
+
+    @functools.wraps(function)
+    def run(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
+        signal.signal(signal.SIGTERM, _terminated)
+        try:
+            function(*arguments, **options)
+        except EcokvError as error:
+            if options.get("debug"):
+                raise
+            _complain(str(error))
+            raise typer.Exit(error.exit_status) from None
+        except KeyboardInterrupt:
+            _complain("interrupted; nothing unfinished was kept, run the same command again")
+            raise typer.Exit(130) from None
+        except BrokenPipeError:
+            # The reader went away; keep the interpreter from complaining when it flushes.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from None
+        except MemoryError:
+            _complain("out of memory; give a smaller image (--max-pixels) or a shorter prompt")
+            raise typer.Exit(1) from None
+
+    return run
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True, highlight=False).print(f"ecokv: error: {text}", markup=False, soft_wrap=True)
+
+
+def _terminated(number: int, _: Any) -> None:
+    _complain("terminated; nothing unfinished was kept, run the same command again")
+    raise SystemExit(128 + number)

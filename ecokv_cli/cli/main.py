@@ -1,0 +1,66 @@
+"""The ``ecokv`` command."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from ecokv_cli import __version__
+from ecokv_cli.cli import analyze, dump, evict, methods, run
+
+EXAMPLES = """Examples:
+
+ecokv run                                      the shipped sample and model, all three steps
+
+ecokv dump page.png -p "What is the total?" -m Qwen/Qwen2-VL-7B-Instruct
+
+ecokv analyze --layers all                     geometry of the latest dump
+
+ecokv evict --budget 64,128,256                simulated eviction on the latest dump
+"""
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    epilog=EXAMPLES,
+    # Both --attn-implementation and --attn_implementation are in use among tools of this field.
+    context_settings={"token_normalize_func": lambda token: token.replace("_", "-"), "help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it with the flag
+    if value:
+        typer.echo(f"ecokv {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[  # noqa: ARG001 - handled by its callback
+        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Offline analysis of KV-cache geometry and eviction in multimodal language models.
+
+    dump runs a model once on an image and a prompt and writes its keys, values and queries; analyze and evict work on
+    that dump without the model; run does all three.
+    """
+
+
+app.command("dump", epilog=dump.EXAMPLES)(dump.command)
+app.command("analyze", epilog=analyze.EXAMPLES)(analyze.command)
+app.command("evict", epilog=evict.EXAMPLES)(evict.command)
+app.command("run", epilog=run.EXAMPLES)(run.command)
+app.command("methods")(methods.command)
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

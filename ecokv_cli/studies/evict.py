@@ -1,0 +1,232 @@
+"""What-if eviction on a dump: every method at every budget, judged by held-out queries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import torch
+
+from ecokv_cli.eviction.fidelity import HeldOut, jaccard
+from ecokv_cli.eviction.method import parse_method
+from ecokv_cli.studies.tables import Table, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.eviction.layer import Layer
+    from ecokv_cli.eviction.method import Method
+    from ecokv_cli.eviction.selection import Selection
+
+AGE_BINS = 24
+"""Bins of the recency histogram."""
+
+
+@dataclass(frozen=True)
+class EvictSettings:
+    """What to simulate.
+
+    Attributes
+    ----------
+    methods, budgets
+        Every method is run at every budget (tokens per KV head, window included).
+    layers
+        Layer numbers.
+    focus
+        (layer, KV head) whose kept positions are also reported alone.
+    """
+
+    methods: tuple[Method, ...]
+    budgets: tuple[int, ...]
+    layers: tuple[int, ...]
+    focus: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        for method in self.methods:
+            for budget in self.budgets:
+                method.require_budget(budget)
+
+
+@dataclass(frozen=True)
+class Eviction:
+    """Result tables, and the kept masks ``{sample: {method@budget: [L, H, N] bool}}``."""
+
+    fidelity: Table
+    ledger: Table
+    positions: Table
+    roles: Table
+    recency: Table
+    overlap: Table
+    masks: dict[str, dict[str, torch.Tensor]]
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables."""
+        return [self.fidelity, self.ledger, self.positions, self.roles, self.recency, self.overlap]
+
+
+@dataclass
+class _Tally:
+    """Sums over layers and heads of one sample, per method and budget."""
+
+    kept: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
+    focus: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
+    masks: dict[tuple[str, int], list[torch.Tensor]] = field(default_factory=dict)
+    overlaps: dict[tuple[int, str, str], list[float]] = field(default_factory=dict)
+    heads: int = 0
+
+
+def evict(
+    samples: Sequence[Dump], settings: EvictSettings, progress: Callable[[int, int], None] = lambda *_: None
+) -> Eviction:
+    """Select with every method at every budget and compare with the full cache.
+
+    Parameters
+    ----------
+    samples
+        Dumps with decode queries.
+    settings
+        Methods, budgets, layers.
+    progress
+        Called with layers done and layers in all.
+
+    Returns
+    -------
+    Eviction
+        Long-format tables. Budgets count tokens per KV head and layer, the window included; a budget of N or more
+        keeps everything and says so in the ledger's note.
+
+    Raises
+    ------
+    DumpError
+        If a sample has no decode queries.
+    NonFiniteError
+        If a tensor or a score is NaN or infinite.
+    """
+    who = ("model", "sample")
+    setting = (*who, "method", "budget", "window")
+    result = Eviction(
+        Table(
+            "fidelity",
+            (*setting, "layer", "kv_head", "kept", "mass", "output_error", "output_cosine", "oracle_overlap"),
+        ),
+        Table(
+            "ledger", (*setting, "layer", "kv_head", "tokens", "nominal", "window_kept", "free_kept", "kept", "note")
+        ),
+        Table(
+            "positions",
+            (*who, "method", "budget", "layer", "kv_head", "position", "role", "image", "row", "col", "kept"),
+        ),
+        Table("roles", (*who, "method", "budget", "role", "tokens", "kept_tokens", "share_of_kept", "share_of_role")),
+        Table("recency", (*who, "method", "budget", "age_low", "age_high", "kept")),
+        Table("overlap", (*who, "budget", "method_a", "method_b", "jaccard")),
+        {},
+    )
+    done, total = 0, len(samples) * len(settings.layers)
+    for dump in samples:
+        tally = _Tally()
+        for layer in dump.layers(settings.layers):
+            _evict_layer(result, tally, dump, layer, settings)
+            done += 1
+            progress(done, total)
+        _summarise(result, tally, dump, settings)
+    return result
+
+
+def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, settings: EvictSettings) -> None:
+    held_out = HeldOut(layer)
+    tally.heads += layer.kv_heads
+    oracle = parse_method("oracle")
+    for budget in settings.budgets:
+        best = oracle.select(layer, budget)
+        chosen: dict[str, Selection] = {}
+        for method in settings.methods:
+            selection = method.select(layer, budget)
+            chosen[method.name] = selection
+            _record(tally, selection, (method.name, budget), layer, settings)
+            fidelity = held_out.judge(selection)
+            shared = jaccard(selection, best)
+            for head, kept in enumerate(selection.counts.tolist()):
+                where: dict[str, Value] = {
+                    "model": dump.manifest.model.id,
+                    "sample": dump.manifest.sample,
+                    "method": method.name,
+                    "budget": budget,
+                    "window": selection.window,
+                    "layer": layer.index,
+                    "kv_head": head,
+                }
+                result.fidelity.add(
+                    **where,
+                    kept=kept,
+                    mass=float(fidelity.mass[head]),
+                    output_error=float(fidelity.error[head]),
+                    output_cosine=float(fidelity.cosine[head]),
+                    oracle_overlap=float(shared[head]),
+                )
+                result.ledger.add(
+                    **where,
+                    tokens=layer.tokens,
+                    nominal=budget,
+                    window_kept=selection.window,
+                    free_kept=kept - selection.window,
+                    kept=kept,
+                    note=selection.note,
+                )
+        for a, b in combinations(chosen, 2):
+            pair = jaccard(chosen[a], chosen[b]).tolist()
+            tally.overlaps.setdefault((budget, a, b), []).extend(pair)
+
+
+def _record(tally: _Tally, selection: Selection, key: tuple[str, int], layer: Layer, settings: EvictSettings) -> None:
+    kept = selection.mask.sum(0, dtype=torch.float64).cpu()
+    tally.kept[key] = tally.kept.get(key, torch.zeros_like(kept)) + kept
+    tally.masks.setdefault(key, []).append(selection.mask.cpu())
+    if layer.index == settings.focus[0]:
+        tally.focus[key] = selection.mask[settings.focus[1]].double().cpu()
+
+
+def _summarise(result: Eviction, tally: _Tally, dump: Dump, settings: EvictSettings) -> None:
+    """Everything that is a mean over layers and heads."""
+    sample = dump.manifest.sample
+    who: dict[str, Value] = {"model": dump.manifest.model.id, "sample": sample}
+    result.masks[sample] = {f"{m}@{b}": torch.stack(masks) for (m, b), masks in tally.masks.items()}
+    for key, kept in tally.kept.items():
+        where = {**who, "method": key[0], "budget": key[1]}
+        share = kept / tally.heads
+        _add_positions(result.positions, {**where, "layer": "all", "kv_head": "all"}, dump, share.tolist())
+        if key in tally.focus:
+            one = {**where, "layer": settings.focus[0], "kv_head": settings.focus[1]}
+            _add_positions(result.positions, one, dump, tally.focus[key].tolist())
+        _add_roles(result.roles, where, dump.manifest.tokens.roles, share)
+        _add_recency(result.recency, where, share)
+    for (budget, a, b), values in tally.overlaps.items():
+        result.overlap.add(**who, budget=budget, method_a=a, method_b=b, jaccard=sum(values) / len(values))
+
+
+def _add_positions(table: Table, where: dict[str, Value], dump: Dump, share: Iterable[float]) -> None:
+    tokens = dump.manifest.tokens
+    columns = zip(tokens.roles, tokens.image, tokens.row, tokens.col, share, strict=True)
+    for position, (role, image, row, col, kept) in enumerate(columns):
+        table.add(**where, position=position, role=role, image=image, row=row, col=col, kept=kept)
+
+
+def _add_roles(table: Table, where: dict[str, Value], roles: Sequence[str], share: torch.Tensor) -> None:
+    total = float(share.sum())
+    for role in dict.fromkeys(roles):
+        mine = torch.tensor([r == role for r in roles])
+        tokens, kept = int(mine.sum()), float(share[mine].sum())
+        table.add(
+            **where, role=role, tokens=tokens, kept_tokens=kept, share_of_kept=kept / total, share_of_role=kept / tokens
+        )
+
+
+def _add_recency(table: Table, where: dict[str, Value], share: torch.Tensor) -> None:
+    """Kept share by distance from the prompt's end, in bins of equal width."""
+    by_age = share.flip(0)
+    width = -(-len(by_age) // AGE_BINS)
+    for low in range(0, len(by_age), width):
+        part = by_age[low : low + width]
+        table.add(**where, age_low=low, age_high=low + len(part) - 1, kept=float(part.mean()))
