@@ -46,22 +46,31 @@ class Screen:
         if self.verbose and not self.quiet:
             self.err.print(text, style="dim", markup=False, soft_wrap=True)
 
-    def result(self, tables: Sequence[RichTable], summary: dict[str, Any], closing: str = "") -> None:
-        """Print the tables, or with ``--json`` the summary; the closing line goes to stderr."""
+    def show(self, tables: Sequence[RichTable]) -> None:
+        """Print tables on stdout, unless JSON was asked for."""
+        if not self.as_json:
+            for each in tables:
+                self.out.print(each)
+
+    def finish(self, summary: dict[str, Any], closing: str) -> None:
+        """With ``--json`` print the summary on stdout; then a last line on stderr."""
         if self.as_json:
             import json
 
-            self.out.print(json.dumps(summary, ensure_ascii=False, indent=1), markup=False, soft_wrap=True)
-        else:
-            for table in tables:
-                self.out.print(table)
-        if closing and not self.quiet:
+            sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
+        if not self.quiet:
             self.err.print(closing, markup=False, soft_wrap=True)
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
         """A progress display on stderr; call it with a phase, how much is done, and how much there is."""
-        columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        columns = (
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
         hidden = self.quiet or not self.err.is_terminal
         with Progress(*columns, console=self.err, transient=True, disable=hidden) as display:
             tasks: dict[str, Any] = {}

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from ecokv_cli import __version__
-from ecokv_cli.cli import analyze, dump, evict, methods, run
+from ecokv_cli.cli import analyze, dump, evict, run
 
 EXAMPLES = """Examples:
 
@@ -27,11 +26,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     epilog=EXAMPLES,
     # Both --attn-implementation and --attn_implementation are in use among tools of this field.
-    context_settings={"token_normalize_func": lambda token: token.replace("_", "-"), "help_option_names": ["-h", "--help"]},
+    context_settings={
+        "token_normalize_func": lambda token: token.replace("_", "-"),
+        "help_option_names": ["-h", "--help"],
+    },
 )
 
 
-def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it with the flag
+def _version(value: bool) -> None:
     if value:
         typer.echo(f"ecokv {__version__}")
         raise typer.Exit
@@ -39,7 +41,7 @@ def _version(value: bool) -> None:  # noqa: FBT001 - typer calls it with the fla
 
 @app.callback()
 def root(
-    version: Annotated[  # noqa: ARG001 - handled by its callback
+    version: Annotated[
         bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
@@ -54,7 +56,6 @@ app.command("dump", epilog=dump.EXAMPLES)(dump.command)
 app.command("analyze", epilog=analyze.EXAMPLES)(analyze.command)
 app.command("evict", epilog=evict.EXAMPLES)(evict.command)
 app.command("run", epilog=run.EXAMPLES)(run.command)
-app.command("methods")(methods.command)
 
 
 def main() -> None:
@@ -63,4 +64,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -9,40 +9,149 @@ import typer
 
 SAMPLE, MODEL, OUTPUT, SHOW = "Sample", "Model", "Output", "Messages"
 
-Images = Annotated[list[str] | None, typer.Argument(help="Image files, or - for standard input; without image and prompt the shipped sample is used.", show_default=False)]
-Prompt = Annotated[str | None, typer.Option("--prompt", "-p", help="The question; - reads standard input, @FILE a file.", rich_help_panel=SAMPLE, show_default=False)]
-MaxPixels = Annotated[int | None, typer.Option(help="Scale larger images down to this many pixels.", rich_help_panel=SAMPLE)]
-ChatTemplate = Annotated[bool, typer.Option(help="Use the model's chat template, or feed the prompt as it is.", rich_help_panel=SAMPLE)]
+Images = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Image files, or - for standard input; without image and prompt the shipped sample is used.",
+        show_default=False,
+    ),
+]
+Prompt = Annotated[
+    str | None,
+    typer.Option(
+        "--prompt",
+        "-p",
+        help="The question; - reads standard input, @FILE a file.",
+        rich_help_panel=SAMPLE,
+        show_default=False,
+    ),
+]
+MaxPixels = Annotated[
+    int | None, typer.Option(help="Scale larger images down to this many pixels.", rich_help_panel=SAMPLE)
+]
+ChatTemplate = Annotated[
+    bool, typer.Option(help="Use the model's chat template, or feed the prompt as it is.", rich_help_panel=SAMPLE)
+]
 
-Model = Annotated[str | None, typer.Option("--model", "-m", help="Hub id, checkpoint folder or .gguf file; the shipped model if left out.", rich_help_panel=MODEL, show_default=False)]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        help="Hub id, checkpoint folder or .gguf file; the shipped model if left out.",
+        rich_help_panel=MODEL,
+        show_default=False,
+    ),
+]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=MODEL)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...", rich_help_panel=MODEL)]
-Dtype = Annotated[str, typer.Option("--dtype", "--torch-dtype", help="Compute in auto, float32, bfloat16 or float16.", rich_help_panel=MODEL)]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", "--torch-dtype", help="Compute in auto, float32, bfloat16 or float16.", rich_help_panel=MODEL
+    ),
+]
 Attention = Annotated[str, typer.Option("--attn-implementation", help="sdpa or eager.", rich_help_panel=MODEL)]
-RemoteCode = Annotated[bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.", rich_help_panel=MODEL)]
+RemoteCode = Annotated[
+    bool, typer.Option("--trust-remote-code", help="Run code that comes with the checkpoint.", rich_help_panel=MODEL)
+]
 
-DumpWindow = Annotated[int, typer.Option(help="Queries of the last W prompt positions to store.", min=1, rich_help_panel=SAMPLE)]
-Decode = Annotated[int, typer.Option(help="Decode at most this many tokens; their queries are held out to judge selections.", min=0, rich_help_panel=SAMPLE)]
-IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Decode on past end of sequence.", rich_help_panel=SAMPLE)]
-StoreDtype = Annotated[str, typer.Option(help="Store as auto (as computed), float32, bfloat16 or float16.", rich_help_panel=OUTPUT)]
-ReceivedAttention = Annotated[bool, typer.Option("--received-attention", help="Also store the attention every position receives from all queries (time grows with N x N).", rich_help_panel=SAMPLE)]
-PreropeKeys = Annotated[bool, typer.Option("--prerope-keys", help="Also store keys before rotary embedding.", rich_help_panel=SAMPLE)]
+DumpWindow = Annotated[
+    int, typer.Option(help="Queries of the last W prompt positions to store.", min=1, rich_help_panel=SAMPLE)
+]
+Decode = Annotated[
+    int,
+    typer.Option(
+        help="Decode at most this many tokens; their queries are held out to judge selections.",
+        min=0,
+        rich_help_panel=SAMPLE,
+    ),
+]
+IgnoreEos = Annotated[
+    bool, typer.Option("--ignore-eos", help="Decode on past end of sequence.", rich_help_panel=SAMPLE)
+]
+StoreDtype = Annotated[
+    str, typer.Option(help="Store as auto (as computed), float32, bfloat16 or float16.", rich_help_panel=OUTPUT)
+]
+ReceivedAttention = Annotated[
+    bool,
+    typer.Option(
+        "--received-attention",
+        help="Also store the attention every position receives from all queries (time grows with N x N).",
+        rich_help_panel=SAMPLE,
+    ),
+]
+PreropeKeys = Annotated[
+    bool, typer.Option("--prerope-keys", help="Also store keys before rotary embedding.", rich_help_panel=SAMPLE)
+]
 
-RunPath = Annotated[Path | None, typer.Argument(help="A run folder; the latest under ./ecokv-runs if left out.", show_default=False)]
+RunPath = Annotated[
+    Path | None, typer.Argument(help="A run folder; the latest under ./ecokv-runs if left out.", show_default=False)
+]
 Layers = Annotated[str, typer.Option(help="all, or a list such as 0-3,7,-1.")]
-Budgets = Annotated[list[str] | None, typer.Option("--budget", "-b", help="Tokens kept per KV head and layer, window included; repeat or write 64,128.  [default: 64]", show_default=False)]
-Methods = Annotated[list[str] | None, typer.Option("--method", help="host[option=value]+booster[option=value]; repeat for several.  [default: all of `ecokv methods`]", show_default=False)]
-Window = Annotated[int | None, typer.Option("--window", "-w", help="Same window for all methods (a matched comparison); else each method's own.", min=1)]
-Booster = Annotated[str, typer.Option("--booster", help="The ecokv method whose importance, diversity and lambda are analysed.")]
+Budgets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget",
+        "-b",
+        help="Tokens kept per KV head and layer, window included; repeat or write 64,128.  [default: 64]",
+        show_default=False,
+    ),
+]
+Methods = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--method",
+        help="host[option=value]+booster[option=value]; repeat for several.  [default: full, random, snapkv, keydiff, snapkv+mixkv, snapkv+ecokv, oracle]",
+        show_default=False,
+    ),
+]
+Window = Annotated[
+    int | None,
+    typer.Option(
+        "--window", "-w", help="Same window for all methods (a matched comparison); else each method's own.", min=1
+    ),
+]
+Booster = Annotated[
+    str, typer.Option("--booster", help="The ecokv method whose importance, diversity and lambda are analysed.")
+]
 Pairs = Annotated[int, typer.Option(help="Pairs of keys sampled per head for quantiles and histograms.", min=100)]
-Pca = Annotated[list[str] | None, typer.Option("--pca", help="LAYER:HEAD to draw; repeat for several.  [default: first, middle and last layer, head 0]", show_default=False)]
-Focus = Annotated[str | None, typer.Option("--focus", help="LAYER:HEAD whose kept positions are drawn alone.  [default: middle layer, head 0]", show_default=False)]
+Pca = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--pca",
+        help="LAYER:HEAD to draw; repeat for several.  [default: first, middle and last layer, head 0]",
+        show_default=False,
+    ),
+]
+Focus = Annotated[
+    str | None,
+    typer.Option(
+        "--focus",
+        help="LAYER:HEAD whose kept positions are drawn alone.  [default: middle layer, head 0]",
+        show_default=False,
+    ),
+]
 Seed = Annotated[int, typer.Option(help="Seed of everything that is drawn at random.", min=0)]
 
-Output = Annotated[Path | None, typer.Option("--output", "-o", help="Run folder.  [default: ./ecokv-runs/<time>-<sample>]", rich_help_panel=OUTPUT, show_default=False)]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="Run folder.  [default: ./ecokv-runs/<time>-<sample>]",
+        rich_help_panel=OUTPUT,
+        show_default=False,
+    ),
+]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing results.", rich_help_panel=OUTPUT)]
-Format = Annotated[str, typer.Option("--format", help="Figure files: any of pdf, png, svg, comma-separated.", rich_help_panel=OUTPUT)]
-Width = Annotated[str, typer.Option("--width", help="Figure width: single (3.3 in), double (6.9 in) or inches.", rich_help_panel=OUTPUT)]
+Format = Annotated[
+    str, typer.Option("--format", help="Figure files: any of pdf, png, svg, comma-separated.", rich_help_panel=OUTPUT)
+]
+Width = Annotated[
+    str,
+    typer.Option("--width", help="Figure width: single (3.3 in), double (6.9 in) or inches.", rich_help_panel=OUTPUT),
+]
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.", rich_help_panel=SHOW)]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=SHOW)]

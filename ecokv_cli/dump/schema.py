@@ -45,7 +45,7 @@ class ImageInfo:
 
 @dataclass(frozen=True)
 class ImageGrid:
-    """How the tokens of one image tile lie on it: `start` is the first position, `rows` x `cols` cells in raster order.
+    """How the tokens of one image tile lie on it, `rows` x `cols` cells in raster order from position `start`.
 
     `box` is the part of the image that the grid covers, as fractions (x0, y0, x1, y1); `extra` counts tokens after
     each row that belong to no cell (newline tokens).
@@ -70,15 +70,24 @@ class Tokens:
     row: tuple[int | None, ...]
     col: tuple[int | None, ...]
 
+    def by_role(self) -> dict[str, int]:
+        """How many positions have each role that occurs."""
+        return {role: self.roles.count(role) for role in ROLES if role in self.roles}
+
 
 @dataclass(frozen=True)
 class Decoded:
-    """The greedily decoded answer. All `ids` but an end of sequence were fed back, so that their queries are held out."""
+    """The greedily decoded answer; `ended` if end of sequence came, which is then the last of `ids`."""
 
     ids: tuple[int, ...]
     strings: tuple[str, ...]
     text: str
     ended: bool
+
+    @property
+    def fed_back(self) -> int:
+        """Tokens that were fed back, so that their queries are held out: all but an end of sequence."""
+        return len(self.ids) - self.ended
 
 
 @dataclass(frozen=True)
@@ -140,20 +149,19 @@ class Manifest:
         if not isinstance(data, dict) or not isinstance(data.get("schema_version"), str):
             raise DumpError(f"{where}: not an ecokv manifest (no schema_version); dump the sample again")
         found = data["schema_version"]
-        if found.split(".")[0] != SCHEMA_VERSION.split(".")[0]:
+        if found.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
             raise DumpError(
                 f"{where}: dump format {found}, this ecokv reads {SCHEMA_VERSION}; "
                 f"use the ecokv version that wrote it, or dump again"
             )
         manifest: Manifest = _read(cls, data, where, "manifest")
         positions = len(manifest.tokens.ids)
-        for name, column in [
-            *vars(manifest.tokens).items(),
-            *((f"position_ids[{i}]", a) for i, a in enumerate(manifest.position_ids)),
-        ]:
+        columns = vars(manifest.tokens) | {f"position_ids[{i}]": a for i, a in enumerate(manifest.position_ids)}
+        for name, column in columns.items():
             if len(column) != positions:
                 raise DumpError(
-                    f"{where}: {name} has {len(column)} entries, expected {positions}; the manifest was edited or damaged"
+                    f"{where}: {name} has {len(column)} entries, expected {positions}; "
+                    f"the manifest was edited or damaged"
                 )
         return manifest
 
@@ -162,29 +170,35 @@ def _read(kind: Any, value: Any, where: str, path: str) -> Any:
     """`value` from JSON as `kind`: dataclasses, tuples, optionals and plain values, each checked."""
     origin = get_origin(kind)
     if dataclasses.is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise DumpError(f"{where}: {path} is {type(value).__name__}, expected an object")
-        hints = get_type_hints(kind)
-        missing = hints.keys() - value.keys()
-        if missing:
-            raise DumpError(f"{where}: {path}.{min(missing)} is missing; the manifest was edited or damaged")
-        return kind(**{name: _read(hint, value[name], where, f"{path}.{name}") for name, hint in hints.items()})  # type: ignore[operator]
+        return _read_object(kind, value, where, path)
     if origin is tuple:
-        if not isinstance(value, list):
-            raise DumpError(f"{where}: {path} is {type(value).__name__}, expected a list")
-        kinds = get_args(kind)
-        if kinds[-1] is Ellipsis:
-            kinds = (kinds[0],) * len(value)
-        if len(kinds) != len(value):
-            raise DumpError(f"{where}: {path} has {len(value)} entries, expected {len(kinds)}")
-        return tuple(_read(k, v, where, f"{path}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))
+        return _read_tuple(get_args(kind), value, where, path)
     if origin in (Union, UnionType):
-        if value is None:
-            return None
-        return _read(next(k for k in get_args(kind) if k is not type(None)), value, where, path)
+        inner = next(k for k in get_args(kind) if k is not type(None))
+        return None if value is None else _read(inner, value, where, path)
     if kind is Any:
         return value
     wanted = dict if origin is dict else (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         raise DumpError(f"{where}: {path} is {type(value).__name__}, expected {getattr(kind, '__name__', kind)}")
     return value
+
+
+def _read_object(kind: Any, value: Any, where: str, path: str) -> Any:
+    if not isinstance(value, dict):
+        raise DumpError(f"{where}: {path} is {type(value).__name__}, expected an object")
+    hints = get_type_hints(kind)
+    missing = hints.keys() - value.keys()
+    if missing:
+        raise DumpError(f"{where}: {path}.{min(missing)} is missing; the manifest was edited or damaged")
+    return kind(**{name: _read(hint, value[name], where, f"{path}.{name}") for name, hint in hints.items()})
+
+
+def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str, path: str) -> tuple[Any, ...]:
+    if not isinstance(value, list):
+        raise DumpError(f"{where}: {path} is {type(value).__name__}, expected a list")
+    if kinds[-1] is Ellipsis:
+        kinds = (kinds[0],) * len(value)
+    if len(kinds) != len(value):
+        raise DumpError(f"{where}: {path} has {len(value)} entries, expected {len(kinds)}")
+    return tuple(_read(k, v, where, f"{path}[{i}]") for i, (k, v) in enumerate(zip(kinds, value, strict=True)))

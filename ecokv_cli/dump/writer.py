@@ -85,7 +85,7 @@ class LayerWriter:
 
     def finish(self, manifest: Manifest) -> None:
         """Write the manifest, last."""
-        text = json.dumps(manifest.to_json(), ensure_ascii=False, indent=1)
+        text = json.dumps(manifest.to_json(), ensure_ascii=True, indent=1)
         (self.folder / "manifest.json").write_text(text, encoding="utf-8")
 
 

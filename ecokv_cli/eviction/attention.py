@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import functools
+
+import functools
+
 import torch
 
 
@@ -32,22 +36,24 @@ def window_attention(
     torch.Tensor
         ``[H, candidates]`` in [0, 1].
     """
-    heads, n, dim = keys.shape
+    heads, _, dim = keys.shape
     window = queries.shape[1]
     grouped = queries.view(heads, -1, window, dim)
     later = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
-    total: torch.Tensor | None = None
+    reduce = torch.maximum if gqa == "max" else torch.add
     # One query head of every group at a time: O(H W N) memory whatever the group size.
-    for member in grouped.unbind(1):
-        logits = (member * scaling) @ keys.transpose(1, 2)
-        logits[..., n - window :].masked_fill_(later, -torch.inf)
-        received = logits.softmax(dim=-1)[..., :candidates].mean(dim=1)
-        if total is None:
-            total = received
-        else:
-            total = torch.maximum(total, received) if gqa == "max" else total + received
-    assert total is not None  # noqa: S101 - a model has at least one query head per KV head
+    members = (_received(member, keys, scaling, later, candidates) for member in grouped.unbind(1))
+    total = functools.reduce(torch.maximum if gqa == "max" else torch.add, members)
     return total / grouped.shape[1] if gqa == "mean" else total
+
+
+def _received(
+    queries: torch.Tensor, keys: torch.Tensor, scaling: float, later: torch.Tensor, candidates: int
+) -> torch.Tensor:
+    """Mean attention over the rows of one query head per KV head, ``[H, candidates]``."""
+    logits = (queries * scaling) @ keys.transpose(1, 2)
+    logits[..., keys.shape[1] - queries.shape[1] :].masked_fill_(later, -torch.inf)
+    return logits.softmax(dim=-1)[..., :candidates].mean(dim=1)
 
 
 def held_out_attention(

@@ -146,15 +146,23 @@ class EcoKV:
 
     def weight(self, layer: Layer, candidates: int) -> torch.Tensor:
         """Lambda per head, ``[H]`` fp64."""
-        dim = layer.keys.shape[-1]
-        tau = self.temperature or None
-        # The scale-free map averages E itself, which exists for candidates only.
-        everywhere = self.avg_domain == "all" and (self.std or self.redundancy_map != "minmax")
-        distances = layer.key_distances[:, : None if everywhere else candidates]
         if self.std:
-            return std_redundancy(distances, dim, tau)
-        r_euc = euclidean_redundancy(distances, dim, self.redundancy_map, tau)
-        return mix_redundancy(r_euc, cosine_redundancy(layer.unit_keys), self.beta)
+            distances = self._averaged(layer, candidates)
+            return std_redundancy(distances, layer.keys.shape[-1], self.temperature or None)
+        return mix_redundancy(self.r_euc(layer, candidates), cosine_redundancy(layer.unit_keys), self.beta)
+
+    def r_euc(self, layer: Layer, candidates: int) -> torch.Tensor:
+        """Euclidean redundancy per head, ``[H]`` fp64, by this booster's map."""
+        # The scale-free map averages E itself, which exists for candidates only.
+        distances = (
+            layer.key_distances[:, :candidates]
+            if self.redundancy_map == "minmax"
+            else self._averaged(layer, candidates)
+        )
+        return euclidean_redundancy(distances, layer.keys.shape[-1], self.redundancy_map, self.temperature or None)
+
+    def _averaged(self, layer: Layer, candidates: int) -> torch.Tensor:
+        return layer.key_distances[:, : None if self.avg_domain == "all" else candidates]
 
 
 def _combine(importance: torch.Tensor, diversity: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> Boosted:

@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from ecokv_cli.errors import DumpError
-from ecokv_cli.eviction.attention import held_out_attention
-
 if TYPE_CHECKING:
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.selection import Selection
@@ -55,21 +52,12 @@ class HeldOut:
     """
 
     def __init__(self, layer: Layer) -> None:
-        if layer.decode_queries.shape[1] == 0:
-            raise DumpError(
-                "this dump holds no decode queries (the model stopped at once), so nothing can judge a selection; "
-                "dump again with --ignore-eos or another prompt"
-            )
         self.tokens = layer.tokens
         self.values = layer.values
         self.decode_values = layer.decode_values
-        self.attention = held_out_attention(layer.decode_queries, layer.keys, layer.decode_keys, layer.scaling)
+        self.attention = layer.held_out
         self.decoded = self.attention[..., self.tokens :]
         self.output = self.attention[..., : self.tokens] @ self.values + self.decoded @ self.decode_values
-
-    def oracle_score(self) -> torch.Tensor:
-        """Mean held-out attention of each prompt position, ``[H, N]``; keeping its top B keeps the most mass."""
-        return self.attention[..., : self.tokens].mean(dim=1)
 
     def judge(self, selection: Selection) -> Fidelity:
         """Compare the outputs on the kept set with those on the full cache."""

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import torch
 
 from ecokv_cli.errors import MethodError
-from ecokv_cli.eviction.fidelity import HeldOut
-from ecokv_cli.eviction.importance import keydiff_score, snapkv_importance
+from ecokv_cli.eviction.importance import keydiff_score, oracle_score, snapkv_importance
 
 if TYPE_CHECKING:
     from ecokv_cli.eviction.layer import Layer
@@ -116,8 +115,8 @@ class Oracle:
     keeps_all: ClassVar[bool] = False
 
     def score(self, layer: Layer, window: int, candidates: int) -> torch.Tensor:  # noqa: ARG002
-        """See `HeldOut.oracle_score`."""
-        return HeldOut(layer).oracle_score()[:, :candidates]
+        """See `oracle_score`."""
+        return oracle_score(layer, candidates)
 
 
 Host = Full | Random | SnapKV | KeyDiff | Oracle

@@ -71,7 +71,7 @@ def snapkv_importance(
 
 def value_norms(layer: Layer, candidates: int) -> torch.Tensor:
     """Euclidean norm of each value, ``[H, candidates]``; attention sinks have tiny ones."""
-    return layer.values[:, :candidates].norm(dim=-1)
+    return torch.linalg.vector_norm(layer.values[:, :candidates], dim=-1)
 
 
 def keydiff_score(layer: Layer, candidates: int) -> torch.Tensor:
@@ -97,3 +97,8 @@ def keydiff_score(layer: Layer, candidates: int) -> torch.Tensor:
     mean = units.mean(dim=1, dtype=torch.float64)
     direction = F.normalize(mean, dim=-1).to(units.dtype)
     return -torch.einsum("hnd,hd->hn", units[:, :candidates], direction)
+
+
+def oracle_score(layer: Layer, candidates: int) -> torch.Tensor:
+    """Mean held-out attention of each candidate, ``[H, candidates]``; keeping its top B keeps the most mass."""
+    return layer.held_out[..., :candidates].mean(dim=1)

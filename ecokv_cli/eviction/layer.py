@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from ecokv_cli.errors import NonFiniteError
+from ecokv_cli.errors import DumpError, NonFiniteError
+from ecokv_cli.eviction.attention import held_out_attention
 from ecokv_cli.geometry.similarity import unit_vectors
 from ecokv_cli.geometry.spread import centroid_distances
 
@@ -61,6 +62,22 @@ class Layer:
     def key_distances(self) -> torch.Tensor:
         """Distances to the centroid of all N keys ``[H, N]``, computed once for all methods."""
         return centroid_distances(self.keys)
+
+    @cached_property
+    def held_out(self) -> torch.Tensor:
+        """Attention of the decoded tokens, ``[H, G * T, N + T]``; see `held_out_attention`.
+
+        Raises
+        ------
+        DumpError
+            If there are no decoded tokens.
+        """
+        if self.decode_queries.shape[1] == 0:
+            raise DumpError(
+                "this dump holds no decode queries (the model stopped at once), so nothing can judge a selection; "
+                "dump again with --ignore-eos or another prompt"
+            )
+        return held_out_attention(self.decode_queries, self.keys, self.decode_keys, self.scaling)
 
     def require_finite(self) -> Layer:
         """Return the layer, or refuse it.

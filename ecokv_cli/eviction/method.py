@@ -106,7 +106,22 @@ class Method:
         window, candidates = self._windows(layer)
         return self.booster.mix(self.host.score(layer, window, candidates), layer)
 
-    def select(self, layer: Layer, budget: int) -> Selection:
+    def scores(self, layer: Layer) -> torch.Tensor:
+        """Final scores of the candidates, ``[H, M]`` with ``M = N - keep_window``; higher = keep.
+
+        Raises
+        ------
+        NonFiniteError
+            If a score is NaN or infinite.
+        """
+        window, candidates = self._windows(layer)
+        scores = self.host.score(layer, window, candidates)
+        if self.booster:
+            scores = self.booster.mix(scores, layer).score
+        require_finite_scores(scores, self.name, layer.index)
+        return scores
+
+    def select(self, layer: Layer, budget: int, scores: torch.Tensor | None = None) -> Selection:
         """Kept positions of every KV head at `budget` tokens per head, window included.
 
         Parameters
@@ -115,6 +130,8 @@ class Method:
             The layer's tensors.
         budget
             Tokens per KV head. With ``budget >= N`` everything is kept.
+        scores
+            From `scores`, where several budgets share them.
 
         Returns
         -------
@@ -130,19 +147,13 @@ class Method:
         """
         self.require_budget(budget)
         if self.host.keeps_all or budget >= layer.tokens:
+            everything = torch.ones_like(layer.keys[..., 0], dtype=torch.bool)
             note = "" if self.host.keeps_all else "budget covers the prompt: nothing evicted"
-            return Selection(
-                torch.ones_like(layer.keys[..., 0], dtype=torch.bool), min(self.keep_window, layer.tokens), note
-            )
-        window, candidates = self._windows(layer)
-        scores = self.host.score(layer, window, candidates)
-        if self.booster:
-            scores = self.booster.mix(scores, layer).score
-        require_finite_scores(scores, self.name, layer.index)
+            return Selection(everything, min(self.keep_window, layer.tokens), note)
+        scores = self.scores(layer) if scores is None else scores
         counts = torch.full((layer.kv_heads,), budget - self.keep_window, device=scores.device)
-        kept = top_mask(scores, counts)
-        window_mask = kept.new_ones(layer.kv_heads, layer.tokens - candidates)
-        return Selection(torch.cat([kept, window_mask], dim=1), self.keep_window)
+        window_mask = torch.ones(layer.kv_heads, self.keep_window, dtype=torch.bool, device=scores.device)
+        return Selection(torch.cat([top_mask(scores, counts), window_mask], dim=1), self.keep_window)
 
     def _windows(self, layer: Layer) -> tuple[int, int]:
         """Observation window and number of candidates; the window is clipped to leave one candidate."""
@@ -175,9 +186,7 @@ def parse_method(spec: str) -> Method:
     booster_type = _lookup(booster_name, BOOSTERS, "booster", spec) if booster_name else None
     if booster_type and not host_type.scores_attention:
         attention = ", ".join(name for name, kind in HOSTS.items() if kind.scores_attention)
-        raise MethodError(
-            f"method '{spec}': boosters mix with attention scores, which {host_name} has none of; hosts: {attention}"
-        )
+        raise MethodError(f"method '{spec}': {host_name} has no attention scores to boost; hosts that have: {attention}")
     given = _options(spec, host_options, booster_options)
     windows = {key: _number(spec, key, given.pop(key), int) for key in _WINDOW_OPTIONS if key in given}
     parts: list[Any] = []
@@ -188,9 +197,8 @@ def parse_method(spec: str) -> Method:
         parts.append(kind(**values) if kind else None)
     if given:
         known = [*_WINDOW_OPTIONS, *(f.name for kind in (host_type, booster_type) if kind for f in fields(kind))]
-        raise MethodError(
-            f"method '{spec}': unknown option '{next(iter(given))}'{_nearest(next(iter(given)), known)}; known: {', '.join(known)}"
-        )
+        odd = next(iter(given))
+        raise MethodError(f"method '{spec}': unknown option '{odd}'{_nearest(odd, known)}; known: {', '.join(known)}")
     default = BOOSTER_WINDOWS.get(booster_name, host_type.default_window)
     window = windows.get("window", default)
     method = Method(
@@ -254,7 +262,7 @@ def _convert(spec: str, key: str, text: str, kind: Any) -> Any:
     return _number(spec, key, text, kind)
 
 
-def _number(spec: str, key: str, text: str, kind: type[int] | type[float]) -> Any:
+def _number(spec: str, key: str, text: str, kind: type[int | float]) -> Any:
     try:
         return kind(text)
     except ValueError:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-import matplotlib
+import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, legend_above, legend_height, letter, names, ordered, panel_grid, spaced, whole
+from ecokv_cli.figures.parts import WIDE, averaged, legend_above, legend_height, letter, names, ordered, panel_grid
 from ecokv_cli.figures.style import FAINT, INK, SEQUENTIAL, inches, method_styles
 from ecokv_cli.studies.tables import Table
 
@@ -21,13 +21,14 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
     from ecokv_cli.figures.parts import Array
+    from ecokv_cli.figures.style import Dash
     from ecokv_cli.studies.tables import Value
 
 _READABLE_CELL = 0.22
 """Inches; numbers are written into cells that are at least as wide."""
 
 
-_BUDGET_DASHES: tuple[str | tuple[float, tuple[float, ...]], ...] = (
+_BUDGET_DASHES: tuple[Dash, ...] = (
     "solid",
     (0, (6, 1.2, 1, 1.2)),
     (0, (3, 1.2)),
@@ -42,7 +43,7 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
     Parameters
     ----------
     recency
-        The `recency` table; age 0 is the last token of the prompt. The full cache is left out.
+        The `recency` table: bins from `age_low` to `age_high`, both included; age 0 is the prompt's last token. The full cache is left out.
     width
         See `style.inches`.
     """
@@ -52,22 +53,20 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
     for (method, budget, low, high), kept in means.items():
         if method in methods:
             data.add(method=method, budget=budget, age_low=low, age_high=high, kept=kept)
-    lows = np.array(sorted({whole(low) for low in data.distinct("age_low")}), dtype=float)
-    edges = np.append(lows, max(whole(high) for high in data.distinct("age_high")))
-    log = bool(np.diff(edges).max() > 2 * np.diff(edges).min())
+    lows = ordered(data, "age_low")
+    edges = np.array([*lows, 1 + max(ordered(data, "age_high"))])
     labels = [f"budget {budget:,}" for budget in budgets]
     columns = 3 if inches(width) >= WIDE else 1 if len(methods) == 1 else 2
     extra = legend_height(inches(width), labels) + 0.2
-    figure, axes = panel_grid(inches(width), len(methods), columns, 1.35, extra=extra, sharex=True, sharey=True)
+    figure, axes = panel_grid(inches(width), len(methods), columns, 1.35, extra=extra, share="xy")
     looks = _budget_looks(len(budgets))
     for ax, method in zip(axes, methods, strict=True):
         for other in methods if len(budgets) == 1 else ():
-            ax.stairs(_shares(data.where(method=other), lows), edges + log, baseline=None, color=FAINT, linewidth=0.8)
+            ax.stairs(_shares(data.where(method=other), lows), edges, baseline=None, color=FAINT, linewidth=0.8)
         for budget, look in zip(budgets, looks, strict=True):
             shares = _shares(data.where(method=method, budget=budget), lows)
-            ax.stairs(shares, edges + log, baseline=None, **look)
-        _label_ages(ax, edges, log=log)
-        ax.set(ylim=(0, 1.04))
+            ax.stairs(shares, edges, baseline=None, **look)
+        ax.set(xlim=(0, edges[-1]), ylim=(0, 1.04))
         ax.set_title(method)
         ax.grid(axis="y")
     figure.supxlabel("age (positions before the last)", fontsize="medium")
@@ -75,10 +74,10 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
     if len(budgets) > 1:
         legend_above(figure, [Line2D([], [], **look) for look in looks], labels)
     caption = (
-        f"Share of the positions that each method keeps, by age: 0 is the last token of the prompt{_at(budgets)}. "
-        "A line near 1 at the left means that recent tokens survive, which a protected window forces for its own length; a "
-        "level line means that age does not matter. Shares are means over layers and KV heads within each bin of ages"
-        f"{'; the age axis is logarithmic' if log else ''}."
+        "Share of the positions that each method keeps, by age: 0 is the last token of the prompt"
+        f"{_at(budgets, 'line')}. A line near 1 at the left means that recent tokens survive, which a protected window "
+        "forces for its own length; a level line means that age does not matter. Shares are means over "
+        f"{averaged(recency)} within each bin of ages."
     )
     if len(budgets) == 1:
         caption += " Pale lines repeat the other methods."
@@ -87,7 +86,7 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
 
 def _budget_looks(count: int) -> list[dict[str, Any]]:
     """Lines from pale and dotted for the smallest budget to dark and solid for the largest."""
-    shades = matplotlib.colormaps[SEQUENTIAL](np.linspace(0, 0.75, count))[::-1]
+    shades = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.75, count))[::-1]
     dashes = [_BUDGET_DASHES[i % len(_BUDGET_DASHES)] for i in range(count)][::-1]
     return [{"color": c, "linestyle": d, "linewidth": 1.2} for c, d in zip(shades, dashes, strict=True)]
 
@@ -97,19 +96,9 @@ def _evicting(methods: list[str]) -> list[str]:
     return [method for method in methods if method != "full"] or methods
 
 
-def _shares(rows: Table, lows: Array) -> Array:
-    by_age = {row["age_low"]: row["kept"] for row in rows}
-    return np.array([math.nan if by_age.get(low) is None else by_age[low] for low in lows], dtype=np.float64)
-
-
-def _label_ages(ax: Axes, edges: Array, *, log: bool) -> None:
-    if log:
-        ax.set_xscale("log", base=2)
-        places = np.log2(edges[:-1] + 1)
-        chosen = [edges[k] for k in spaced(list(places), float(np.log2(edges[-1] + 1)), 13)]
-        ax.set_xticks([age + 1 for age in chosen], [f"{age:.0f}" for age in chosen])
-        ax.minorticks_off()
-    ax.set_xlim(edges[0] + log, edges[-1] + log)
+def _shares(rows: Table, lows: list[int]) -> Array:
+    by_age = rows.aggregate(("age_low",), "kept", lambda v: v[0])
+    return np.array([by_age.get((low,), math.nan) for low in lows], dtype=np.float64)
 
 
 @drawn
@@ -133,7 +122,7 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
             data.add(method=method, budget=budget, role=role, share_of_role=share)
     columns = 2 if inches(width) >= WIDE else 1
     extra = legend_height(inches(width), methods) + 0.1
-    figure, axes = panel_grid(inches(width), len(budgets), columns, 1.35, extra=extra, sharex=True, sharey=True)
+    figure, axes = panel_grid(inches(width), len(budgets), columns, 1.35, extra=extra, share="xy")
     bar = 0.84 / len(methods)
     for i, (ax, budget) in enumerate(zip(axes, budgets, strict=True)):
         for k, method in enumerate(methods):
@@ -154,9 +143,10 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
     handles = [Patch(facecolor=_pale(s.color), edgecolor=s.color, hatch=s.hatch) for s in looks]
     legend_above(figure, handles, methods)
     caption = (
-        f"Share of the text, image and special tokens of the prompt that each method keeps{_at(budgets)}, as means over "
-        "layers and KV heads. The dashed line is what a choice blind to roles would keep: bars above it mean that a method "
-        "favours the role, bars below that it sacrifices it. Special tokens are few, so their shares are coarse."
+        f"Share of the text, image and special tokens of the prompt that each method keeps{_at(budgets)}, as means "
+        f"over {averaged(roles)}. The dashed line is what a choice blind to roles would keep: bars above it mean that "
+        "a method favours the role, bars below that it sacrifices it. A role with few tokens, such as special, has "
+        "coarse shares."
     )
     return Drawing("kept_by_role", "Kept share by role", figure, data, caption)
 
@@ -191,8 +181,9 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing:
     labels = 0.066 * max(map(len, methods)) + 0.1
     cell = min((inches(width) - labels - 0.65 - 0.2 * (columns - 1)) / columns / len(methods), 0.42)
     panel = cell * len(methods) + (0.25 if len(budgets) > 1 else 0.1)
-    options = {"layout": "compressed", "sharex": True, "sharey": True}
-    figure, axes = panel_grid(inches(width), len(budgets), columns, panel, extra=labels, **options)
+    figure, axes = panel_grid(
+        inches(width), len(budgets), columns, panel, extra=labels, layout="compressed", share="xy"
+    )
     data = Table("overlap_matrix", ("budget", "method_a", "method_b", "jaccard"))
     top = _top([row for row in overlap if row["method_a"] != row["method_b"] and "full" not in row.values()])
     for ax, budget in zip(axes, budgets, strict=True):
@@ -202,14 +193,14 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing:
             for k, b in enumerate(methods):
                 data.add(budget=budget, method_a=a, method_b=b, jaccard=float(values[i, k]))
     bar = figure.colorbar(mesh, ax=axes, shrink=0.7, aspect=25, pad=0.02)
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar.set_label("Jaccard index")
     if len(budgets) > 1:
         letter(axes, [f"budget {budget:,}" for budget in budgets])
     caption = (
-        f"Agreement of the kept sets of two methods as Jaccard index (shared over united positions){_at(budgets)}: 1 means "
-        "the same tokens, 0 none in common. It is averaged over layers and KV heads and counts only positions outside "
-        "both windows, since a common window would make methods look more alike than they are."
+        f"Agreement of the kept sets of two methods as Jaccard index (shared over united positions){_at(budgets)}: "
+        f"1 means the same tokens, 0 none in common. It is averaged over {averaged(overlap)} and counts only positions "
+        "outside both windows, since a common window would make methods look more alike than they are."
     )
     if cell < _READABLE_CELL:
         caption += " The numbers are in the data file, as the cells are too small for them."
@@ -243,11 +234,11 @@ def _matrix(ax: Axes, values: Array, methods: list[str], norm: Normalize, *, num
     ax.spines[:].set_visible(False)
     for (i, k), value in np.ndenumerate(cells.filled(math.nan)):
         if numbers and i != k:
-            text = "–" if np.isnan(value) else "1" if value >= 0.995 else f"{value:.2f}"[1:]  # noqa: PLR2004 -- rounds to 1
-            light = norm(value) > 0.6 or np.isnan(value)  # noqa: PLR2004 -- where the colours turn light
+            text = "–" if np.isnan(value) else "1" if value >= 0.995 else f"{value:.2f}"[1:]
+            light = norm(value) > 0.6 or np.isnan(value)
             ax.text(k, i, text, ha="center", va="center", fontsize=7, color=INK if light else "white")
     return mesh
 
 
-def _at(budgets: list[int]) -> str:
-    return f", at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else ", one panel per budget"
+def _at(budgets: list[int], mark: str = "panel") -> str:
+    return f", at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else f", with one {mark} per budget"

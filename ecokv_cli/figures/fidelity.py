@@ -11,6 +11,7 @@ from matplotlib.ticker import NullLocator
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
+    averaged,
     legend_above,
     legend_height,
     letter,
@@ -57,10 +58,11 @@ def fidelity_by_budget(fidelity: Table, width: str | float = "double") -> Drawin
     else:
         figure, scope = _lines(data, budgets, inches(width)), "against the budget (log scale)"
     caption = (
-        f"Fidelity of the evicted cache {scope}, on held-out queries that had no part in choosing tokens: (a) attention "
-        "mass that falls on kept tokens, (b) relative error of the attention output, (c) cosine of the output with that of "
-        "the full cache; arrows say which way is better. Marks are means over layers and KV heads, bars span the middle "
-        f"half of the heads. The budget counts tokens per KV head and layer, window included.{_windows(fidelity)}"
+        f"Fidelity of the evicted cache {scope}, on held-out queries that had no part in choosing tokens: "
+        "(a) attention mass that falls on kept tokens, (b) relative error of the attention output, (c) cosine of the "
+        "output with that of the full cache; arrows say which way is better. Marks are means over "
+        f"{averaged(fidelity)}, bars span the middle half of them. The budget counts tokens per KV head and layer, "
+        f"window included.{_windows(fidelity)}"
     )
     return Drawing("fidelity_by_budget", "Fidelity on held-out queries", figure, data, caption)
 
@@ -84,7 +86,9 @@ def _lines(data: Table, budgets: list[int], width: float) -> Figure:
     methods = names(data, "method")
     styles = method_styles(methods)
     wide = width >= WIDE
-    figure, axes = panel_grid(width, 3, 3 if wide else 1, 1.95 if wide else 1.6, extra=legend_height(width, methods), sharex=True)
+    figure, axes = panel_grid(
+        width, 3, 3 if wide else 1, 1.95 if wide else 1.6, extra=legend_height(width, methods), share="x"
+    )
     steps = np.diff(np.log2(budgets))
     shift = 0.5 * float(steps.min()) / len(methods)
     for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):
@@ -122,7 +126,7 @@ def _dot_chart(data: Table, width: float) -> Figure:
     methods = names(data, "method")
     styles = method_styles(methods)
     wide = width >= WIDE
-    figure, axes = panel_grid(width, 3, 3 if wide else 1, 0.17 * len(methods) + 0.6, sharey=True)
+    figure, axes = panel_grid(width, 3, 3 if wide else 1, 0.17 * len(methods) + 0.6, share="y")
     for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):
         for row in data.where(measure=measure):
             style, place = styles[str(row["method"])], methods.index(str(row["method"]))
@@ -147,7 +151,7 @@ def _windows(fidelity: Table) -> str:
         for window in fidelity.where(method=method).distinct("window"):
             if window is not None:
                 by_window.setdefault(whole(window), []).append(method)
-    if len([window for window in by_window if window > 0]) < 2:  # noqa: PLR2004 -- two differ
+    if len([window for window in by_window if window > 0]) < 2:
         return ""
     parts = [f"{window} ({listed(methods)})" for window, methods in sorted(by_window.items())]
     return f" The rows are not matched: windows are {listed(parts)}."

@@ -55,8 +55,8 @@ _ROLES = {
 
 
 @drawn
-def cosine_distribution(histogram: Table, width: str | float = "single") -> Drawing:
-    """Draw the distribution of key cosine similarity, one ridge per layer.
+def cosine_distribution(histogram: Table, width: str | float = "single") -> Drawing | None:
+    """Draw the distribution of key cosine similarity, one ridge per layer; a table without rows gives None.
 
     Parameters
     ----------
@@ -65,6 +65,8 @@ def cosine_distribution(histogram: Table, width: str | float = "single") -> Draw
     width
         See `style.inches`.
     """
+    if not histogram.rows:
+        return None
     layers, heads = ordered(histogram, "layer"), ordered(histogram, "kv_head")
     means = histogram.aggregate(("layer", "bin_low", "bin_high"), "share", lambda v: float(np.mean(v)))
     data = Table("cosine_distribution", ("layer", "bin_low", "bin_high", "share"))
@@ -72,24 +74,23 @@ def cosine_distribution(histogram: Table, width: str | float = "single") -> Draw
         data.add(layer=layer, bin_low=low, bin_high=high, share=share)
 
     row = float(np.clip(2.7 / len(layers), 0.08, 0.3))
-    lift = 0.9 if len(layers) <= 12 else 1.6  # noqa: PLR2004 -- many ridges may overlap, few need not
+    # Many ridges may overlap, few need not.
+    lift = 0.9 if len(layers) <= 12 else 1.6
     figure = new_figure(inches(width), row * (len(layers) + lift) + 0.45)
     ax = figure.add_subplot()
     lowest, highest = 1.0, -1.0
     for place, layer in enumerate(layers):
         rows = data.where(layer=layer)
-        low, high, share = (np.array(rows.numbers(c)) for c in ("bin_low", "bin_high", "share"))
-        if not share.any():
-            continue
-        lowest, highest = min(lowest, float(low[share > 0].min())), max(highest, float(high[share > 0].max()))
-        _ridge(ax, place, (low, high, share / share.max() * lift))
+        lows, highs, heights = (np.array(rows.numbers(c)) for c in ("bin_low", "bin_high", "share"))
+        lowest, highest = min(lowest, float(lows[heights > 0].min())), max(highest, float(highs[heights > 0].max()))
+        _ridge(ax, place, (lows, highs, heights / heights.max() * lift))
     _frame_ridges(ax, layers, (lowest, highest), lift)
     caption = (
-        "Distribution of the cosine similarity between the keys of one layer (horizontal axis), one ridge per layer from "
-        f"the first at the top to the last at the bottom, averaged over {counted(len(heads), 'KV head')}. "
-        "A ridge at the right end means that all keys point the same way, so many of them are redundant; a ridge around 0 "
-        "means that they are unrelated. Each ridge is scaled to its own peak, so compare positions and widths, not "
-        "heights; the upright tick marks the median. Shares come from sampled pairs of keys."
+        "Distribution of the cosine similarity between the keys of one layer (horizontal axis), one ridge per layer "
+        f"from the first at the top to the last at the bottom, averaged over {counted(len(heads), 'KV head')}. "
+        "A ridge at the right end means that all keys point the same way, so many of them are redundant; a ridge "
+        "around 0 means that they are unrelated. Each ridge is scaled to its own peak, so compare positions and "
+        "widths, not heights; the upright tick marks the median. Shares come from sampled pairs of keys."
     )
     return Drawing("cosine_distribution", "Cosine similarity of keys by layer", figure, data, caption)
 
@@ -123,7 +124,7 @@ def _frame_ridges(ax: Axes, layers: list[int], span: tuple[float, float], lift: 
     ax.set(xlim=(lowest - 0.01, highest + 0.01), ylim=(len(layers) - 0.6, -lift - 0.1))
     ax.set(xlabel="cosine similarity of two keys", ylabel="layer")
     label_layers(ax.yaxis, layers)
-    ax.xaxis.set_major_locator(MultipleLocator(0.5 if highest - lowest > 1.2 else 0.2))  # noqa: PLR2004 -- few ticks
+    ax.xaxis.set_major_locator(MultipleLocator(0.5 if highest - lowest > 1.2 else 0.2))
     ax.spines.left.set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.axvline(0, color=QUIET, linewidth=0.6, linestyle=(0, (3, 2)), zorder=-1)
@@ -147,7 +148,8 @@ def geometry_by_layer(geometry: Table, width: str | float = "double") -> Drawing
         ax.set(ylabel=label)
         ax.grid(axis="y")
         label_layers(ax.xaxis, layers)
-        for head, values in zip([*heads, "mean"], [*cells, mean], strict=True):
+        rows = {**{str(head): row for head, row in zip(heads, cells, strict=True)}, "mean": mean}
+        for head, values in rows.items():
             for layer, value in zip(layers, values, strict=True):
                 data.add(layer=layer, measure=column, kv_head=head, value=float(value))
     panels[1].set_ylim(bottom=0)
@@ -157,8 +159,8 @@ def geometry_by_layer(geometry: Table, width: str | float = "double") -> Drawing
     shown = [Line2D([], [], color=BLUE), Line2D([], [], color=QUIET, marker="o", markersize=2.2, linestyle="", mfc="w")]
     legend_above(figure, shown, ["mean over KV heads", "one KV head"])
     caption = (
-        "(a) Mean cosine similarity over all pairs of keys and (b) mean Euclidean distance of the keys to their centroid, "
-        f"by layer; the line is the mean over {counted(len(heads), 'KV head')}, the circles are single heads. "
+        "(a) Mean cosine similarity over all pairs of keys and (b) mean Euclidean distance of the keys to their "
+        f"centroid, by layer; the line is the mean over {counted(len(heads), 'KV head')}, the circles are the heads. "
         "A high cosine says that keys share a direction, a small distance that they lie close together: both mean "
         "redundancy, yet a layer can be high in one and not in the other, because cosine ignores length. "
         "Distances depend on the scale of the keys, so compare them within a model only."
@@ -190,8 +192,10 @@ def pca_scatter(pca: Table, width: str | float = "double") -> Drawing | None:
         letter(panels[: len(shown)], [f"layer {layer}, KV head {head}" for _, layer, head in shown])
     present = [role for role in ("text", "image", "special") if role in names(pca, "role")]
     legend_above(figure, [_role_handle(role) for role in present], [f"{role} tokens" for role in present])
-    data = Table("pca_scatter", pca.columns, [row for row in pca if (row["sample"], row["layer"], row["kv_head"]) in shown])
-    which = listed([f"layer {layer}, KV head {head}" for _, layer, head in shown])
+    data = Table(
+        "pca_scatter", pca.columns, [row for row in pca if (row["sample"], row["layer"], row["kv_head"]) in shown]
+    )
+    which = listed([f"KV head {head} of layer {layer}" for _, layer, head in shown])
     caption = (
         f"Keys projected on their first two principal components: {which}. Every mark is one position of the prompt; "
         "axis labels give the share of the variance that each component explains, and both axes have the same scale. "
@@ -200,8 +204,8 @@ def pca_scatter(pca: Table, width: str | float = "double") -> Drawing | None:
     )
     if len(clouds) > len(shown):
         caption += f" {len(clouds) - len(shown)} further chosen heads are not drawn."
-    if any(row["pc2"] is None for row in data):
-        caption += " Where the keys vary along one direction only, the second component is undefined and set to 0."
+    if not all(row["ev2"] for row in data):
+        caption += " Where a component explains 0.0 % the keys vary along fewer directions, and it is drawn as 0."
     return Drawing("pca_scatter", "Keys in two dimensions", figure, data, caption)
 
 

@@ -96,13 +96,16 @@ def panel_grid(
     *,
     extra: float = 0.0,
     layout: Layout = "constrained",
-    **shared: bool,
+    share: str = "",
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure of `count` equal panels, `height` inches each plus `extra` for the whole, at most `columns` in a row."""
+    """Make a figure of `count` equal panels, at most `columns` in a row and sharing the axes named in `share`.
+
+    Panels are `height` inches tall, and the figure has `extra` inches more.
+    """
     columns = min(columns, count)
     rows = math.ceil(count / columns)
     figure = new_figure(width, rows * height + extra, layout)
-    axes = figure.subplots(rows, columns, squeeze=False, **shared).ravel().tolist()
+    axes = figure.subplots(rows, columns, squeeze=False, sharex="x" in share, sharey="y" in share).ravel().tolist()
     for ax in axes[count:]:
         ax.set_visible(False)
     return figure, axes[:count]
@@ -149,6 +152,12 @@ def _legend_rows(width: float, labels: Sequence[str]) -> int:
 def listed(items: Sequence[str]) -> str:
     """``a``, ``a and b``, ``a, b and c``."""
     return items[0] if len(items) == 1 else f"{', '.join(items[:-1])} and {items[-1]}"
+
+
+def averaged(table: Table) -> str:
+    """What means are taken over, in words."""
+    samples = len(table.distinct("sample"))
+    return "layers and KV heads" if samples == 1 else f"{samples:,} samples, layers and KV heads"
 
 
 def counted(number: int, thing: str) -> str:

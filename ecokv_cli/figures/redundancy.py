@@ -75,10 +75,10 @@ def lambda_by_layer(geometry: Table, width: str | float = "single") -> Drawing:
     legend_above(figure, *lower.get_legend_handles_labels())
     caption = (
         "Diversity weight λ. (a) ECOKV's λ for every layer and KV head; (b) mean over "
-        f"{counted(len(heads), 'KV head')} by layer of ECOKV's λ, of MixKV's (cosine redundancy alone) and of the variant "
-        "from the standard deviation of the keys, with a band from the lowest to the highest head. "
-        "A high λ says that the keys of a head are redundant, so selection there looks more at diversity; at 0 it looks "
-        f"at importance alone.{_undefined(cells['lambda_ecokv'])}"
+        f"{counted(len(heads), 'KV head')} by layer of ECOKV's λ, of MixKV's (cosine redundancy alone) and of the "
+        "variant from the standard deviation of the keys, with a band from the lowest to the highest head. "
+        "A high λ says that the keys of a head are redundant, so selection there looks more at diversity; at 0 it "
+        f"looks at importance alone.{_undefined(geometry, 'lambda_ecokv')}"
     )
     data = _cells_table("lambda_by_layer", geometry, tuple(_PROFILES))
     return Drawing("lambda_by_layer", "Diversity weight λ over layers and heads", figure, data, caption)
@@ -114,16 +114,16 @@ def spearman_by_layer(geometry: Table, width: str | float = "single") -> Drawing
     _label(upper, lower, layers, heads)
     legend_above(figure, *lower.get_legend_handles_labels())
     numbers = sorted({whole(row["spearman_n"]) for row in geometry if row["spearman"] is not None})
-    n = f"n = {_span(numbers)} positions per head" if numbers else "no head has a defined correlation"
-    missing = int(np.isnan(cells).sum())
-    note = f"{n}; {missing} of {counted(cells.size, 'head')} undefined" if missing else n
+    n = f"n = {_span(numbers)} positions" if numbers else "no correlation is defined"
+    missing = len(geometry.where(spearman=None))
+    note = f"{n}, {missing} of {counted(len(geometry), 'head')} undefined" if numbers and missing else n
     lower.set_xlabel(f"layer\n({note})")
     caption = (
-        f"Spearman's rank correlation ρ between the importance and the diversity of the keys; {n}. "
-        "(a) Every layer and KV head, with a dot where ρ is negative; (b) the heads of each layer as circles and their median as a bar. "
-        "Near 0 the two scores order the keys independently, so diversity adds information that importance lacks; near 1 "
-        "they agree and it adds little; below 0 the important keys are the typical ones."
-        f"{_undefined(cells)}"
+        f"Spearman's rank correlation ρ between the importance and the diversity of the keys of a head; {n}. "
+        "(a) Every layer and KV head, with a dot where ρ is negative; (b) the heads of each layer as circles and their "
+        "median as a bar. Near 0 the two scores order the keys independently, so diversity adds information that "
+        "importance lacks; near 1 they agree and it adds little; below 0 the important keys are the typical ones."
+        f"{_undefined(geometry, 'spearman')}"
     )
     data = _cells_table("spearman_by_layer", geometry, ("spearman", "spearman_n", "spearman_p", "spearman_note"))
     return Drawing("spearman_by_layer", "Correlation of importance and diversity", figure, data, caption)
@@ -147,7 +147,7 @@ def _map(ax: Axes, cells: Array, norm: Normalize, cmap: str, label: str) -> None
     unit = 1 / _map_height(len(cells))
     bar_axes = ax.inset_axes((0.45, 1 + 0.07 * unit, 0.55, 0.07 * unit))
     bar = ax.figure.colorbar(mesh, cax=bar_axes, orientation="horizontal", ticklocation="top")
-    bar.outline.set_visible(False)  # type: ignore[operator]
+    bar.outline.set_visible(False)
     bar_axes.tick_params(length=2, pad=1)
     bar_axes.locator_params(nbins=5)
     bar_axes.text(-0.03, 0.5, label, transform=bar_axes.transAxes, ha="right", va="center")
@@ -171,12 +171,12 @@ def _round_limits(cells: Array) -> tuple[float, float]:
     return low, max(high, low + 0.1)
 
 
-def _undefined(cells: Array) -> str:
-    missing = int(np.isnan(cells).sum())
+def _undefined(geometry: Table, column: str) -> str:
+    missing = len(geometry.where(**{column: None}))
     if not missing:
         return ""
     verb = "is" if missing == 1 else "are"
-    return f" {counted(missing, 'head')} of {cells.size:,} {verb} undefined, hatched in (a) and left out of (b)."
+    return f" {counted(missing, 'head')} of {len(geometry):,} {verb} undefined, hatched in (a) and left out of (b)."
 
 
 def _span(numbers: list[int]) -> str:

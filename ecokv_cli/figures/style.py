@@ -20,13 +20,17 @@ from ecokv_cli.studies.tables import Table
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+Dash = Literal["solid"] | tuple[float, tuple[float, ...]]
 Layout = Literal["constrained", "compressed"]
 
 WIDTHS = {"single": 3.3, "double": 6.9}
 """Widths in inches of one and of two columns of a paper."""
 
+KINDS = ("pdf", "png", "svg")
+"""File formats that figures can be written in."""
+
 FORMATS = ("pdf", "png")
-"""What `save` writes when it is not told otherwise; ``svg`` is possible too."""
+"""What `save` writes when it is not told otherwise."""
 
 DPI = 300
 
@@ -107,7 +111,7 @@ class MethodStyle:
 
     color: str
     marker: str
-    dash: str | tuple[float, tuple[float, ...]]
+    dash: Dash
     hatch: str
     hollow: bool = False
 
@@ -128,19 +132,23 @@ _KNOWN = {
 }
 _OTHER_COLORS = (SKY, PURPLE, BLUE, GREEN, ORANGE, VERMILLION, BLACK)
 _OTHER_MARKERS = ("v", "P", "X", "<", ">", "h", "p", "d", "8")
-_OTHER_DASHES = ("solid", (0, (6, 1.5)), (0, (2, 1)), (0, (5, 1.2, 1, 1.2, 1, 1.2)))
+_OTHER_DASHES: tuple[Dash, ...] = ("solid", (0, (6, 1.5)), (0, (2, 1)), (0, (5, 1.2, 1, 1.2, 1, 1.2)))
 _OTHER_HATCHES = ("|||||", "ooo", "OO", "**", "//..", "\\\\..", "xx..", "||--", "..--", "++oo", "//oo")
 
 
 def method_styles(methods: Iterable[str]) -> dict[str, MethodStyle]:
     """Give every method its look.
 
-    The methods that ecokv compares by default always look the same; any others take the free looks in the order
-    of their names, so that a method looks the same in all figures of a run.
+    The methods that ecokv compares by default always look the same, also with options (``random[seed=1]``) unless
+    several variants of one method are compared. All others take the free looks in the order of their names, so that
+    a method looks the same in all figures of a run.
     """
-    names = list(dict.fromkeys(methods))
-    others = {name: _other_style(i) for i, name in enumerate(sorted(set(names) - _KNOWN.keys()))}
-    return {name: _KNOWN.get(name) or others[name] for name in names}
+    names = sorted(set(methods))
+    plain = {name: name.partition("[")[0] for name in names}
+    alone = {name for name in names if list(plain.values()).count(plain[name]) == 1}
+    fixed = {name: _KNOWN[plain[name]] for name in names if plain[name] in _KNOWN and (name in _KNOWN or name in alone)}
+    free = [name for name in names if name not in fixed]
+    return fixed | {name: _other_style(i) for i, name in enumerate(free)}
 
 
 def _other_style(i: int) -> MethodStyle:
@@ -168,7 +176,7 @@ def inches(width: str | float) -> float:
         number = float(width)
     except ValueError:
         number = math.nan
-    if not 2 <= number <= 20:  # noqa: PLR2004 -- stated in the message
+    if not 2 <= number <= 20:
         raise UsageError(f"figure width {width!r}: give single, double or a number of inches from 2 to 20")
     return number
 
@@ -201,8 +209,8 @@ def freeze(figure: Figure) -> None:
 
 def encode(figure: Figure, kind: str, *, title: str = "", dpi: int = DPI) -> bytes:
     """Return the bytes of a figure as ``pdf``, ``png`` or ``svg``; the same figure always gives the same bytes."""
-    if kind not in _METADATA:
-        raise UsageError(f"figure format {kind!r}: choose from {', '.join(_METADATA)}")
+    if kind not in KINDS:
+        raise UsageError(f"figure format {kind!r}: choose from {', '.join(KINDS)}")
     buffer = io.BytesIO()
     metadata = _METADATA[kind] | ({"Title": title} if title else {})
     with look():

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import platform
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 import torch
 
-from ecokv_cli import __version__
 from ecokv_cli.dump.schema import SCHEMA_VERSION, Decoded, ImageInfo, Manifest
+from ecokv_cli.dump.versions import versions
 from ecokv_cli.dump.writer import LayerWriter, fresh_folder, require_space
 from ecokv_cli.errors import UsageError
 from ecokv_cli.models.capture import Captured, capture
@@ -23,41 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from ecokv_cli.models.settings import DumpSettings
     from ecokv_cli.sample.images import LoadedImage
-
-VERSIONED = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "pillow")
-
-
-@dataclass(frozen=True)
-class DumpSettings:
-    """What to record.
-
-    Attributes
-    ----------
-    window
-        Queries of the last W prompt positions to store.
-    decode
-        Most tokens to decode; their queries are the held-out ones.
-    ignore_eos
-        Decode on past end of sequence.
-    store_dtype
-        ``auto`` stores what was computed; else float32, bfloat16 or float16.
-    received_attention, prerope_keys
-        Optional tensors.
-    template
-        Whether to use the model's chat template.
-    seed
-        Recorded; a greedy run draws no random numbers.
-    """
-
-    window: int = 32
-    decode: int = 32
-    ignore_eos: bool = False
-    store_dtype: str = "auto"
-    received_attention: bool = False
-    prerope_keys: bool = False
-    template: bool = True
-    seed: int = 0
 
 
 def write_dump(
@@ -153,17 +117,6 @@ def write_dump(
         )
         writer.finish(manifest)
     return manifest
-
-
-def versions() -> dict[str, str]:
-    """Versions of ecokv, Python and the libraries that decide the numbers."""
-    found = {"ecokv": __version__, "python": platform.python_version()}
-    for package in VERSIONED:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
 
 
 def _stored_dtype(name: str, loaded: LoadedModel) -> torch.dtype:

@@ -132,8 +132,8 @@ def _guarded(source: str, load: Any, *arguments: Any, **options: Any) -> Any:
             raise ModelError(f"{source}: needs code of its own; read it, then add --trust-remote-code") from error
         if "connect" in text or "offline" in text.lower() or "couldn't find" in text:
             raise ModelError(
-                f"{source}: not in the local cache and the hub cannot be reached; download it where there is a network, "
-                f"or name a checkpoint folder"
+                f"{source}: not in the local cache and the hub cannot be reached; "
+                f"download it where there is a network, or name a checkpoint folder"
             ) from error
         raise ModelError(f"{source}: cannot be loaded ({_short(error)})") from error
 

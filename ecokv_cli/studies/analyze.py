@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,12 +12,11 @@ from ecokv_cli.errors import MethodError
 from ecokv_cli.eviction.boosters import EcoKV, MixKV
 from ecokv_cli.geometry.correlation import rank_correlation
 from ecokv_cli.geometry.projection import principal_components
-from ecokv_cli.geometry.redundancy import euclidean_redundancy, std_redundancy
 from ecokv_cli.geometry.similarity import cosine_moments, sample_cosines
-from ecokv_cli.studies.tables import Table
+from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.eviction.layer import Layer
@@ -74,9 +74,29 @@ class Analysis:
     pca: Table
 
     @property
+    def layers(self) -> Table:
+        """One row per sample and layer: means over KV heads."""
+        columns = (
+            "cos_mean",
+            "dist_mean",
+            "effective_rank",
+            "r_euc",
+            "lambda_ecokv",
+            "lambda_mixkv",
+            "lambda_std",
+            "spearman",
+        )
+        where = ("model", "sample", "layer", "tokens")
+        means = {column: self.geometry.aggregate(where, column, fmean) for column in columns}
+        table = Table("layers", (*where, *columns))
+        for key in means["cos_mean"]:
+            table.add(**dict(zip(where, key, strict=True)), **{column: means[column].get(key) for column in columns})
+        return table
+
+    @property
     def tables(self) -> list[Table]:
         """All of them."""
-        return [self.geometry, self.histogram, self.pca]
+        return [self.layers, self.geometry, self.histogram, self.pca]
 
 
 def analyze(
@@ -114,18 +134,18 @@ def analyze(
 
 
 def _analyze_layer(result: Analysis, dump: Dump, layer: Layer, settings: AnalyzeSettings) -> None:
-    where = {"model": dump.manifest.model.id, "sample": dump.manifest.sample, "layer": layer.index}
+    where: dict[str, Value] = {"model": dump.manifest.model.id, "sample": dump.manifest.sample, "layer": layer.index}
     moments = cosine_moments(layer.unit_keys)
     sampled = sample_cosines(layer.unit_keys, settings.pairs, settings.seed)
     norms, distances = layer.keys.norm(dim=-1).double(), layer.key_distances.double()
     principal = principal_components(layer.keys)
-    dim = layer.keys.shape[-1]
     boosted = settings.method.boost(layer)
     booster = settings.method.booster
     assert isinstance(booster, EcoKV)
+    candidates = boosted.importance.shape[1]
+    r_euc = booster.r_euc(layer, candidates)
     lambda_mixkv = MixKV().weight(layer)
-    lambda_std = std_redundancy(distances, dim, booster.temperature or None)
-    r_euc = euclidean_redundancy(distances, dim, booster.redundancy_map, booster.temperature or None)
+    lambda_std = replace(booster, std=True).weight(layer, candidates)
     correlations = rank_correlation(boosted.importance, boosted.diversity)
     quantiles = _quantiles(sampled)
     for head in range(layer.kv_heads):
@@ -183,7 +203,7 @@ def _quantiles(sampled: torch.Tensor) -> list[list[float | None]]:
     return found
 
 
-def _add_histogram(table: Table, where: dict[str, str | int], cosines: torch.Tensor) -> None:
+def _add_histogram(table: Table, where: dict[str, Value], cosines: torch.Tensor) -> None:
     if len(cosines) == 0:
         return
     counts = torch.histc(cosines.float().cpu(), BINS, -1, 1)

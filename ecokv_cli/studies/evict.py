@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import combinations
+from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,9 +63,20 @@ class Eviction:
     masks: dict[str, dict[str, torch.Tensor]]
 
     @property
+    def methods(self) -> Table:
+        """One row per sample, method and budget: means over layers and KV heads."""
+        columns = ("kept", "mass", "output_error", "output_cosine", "oracle_overlap")
+        where = ("model", "sample", "budget", "method", "window")
+        means = {column: self.fidelity.aggregate(where, column, fmean) for column in columns}
+        table = Table("methods", (*where, *columns))
+        for key in means["kept"]:
+            table.add(**dict(zip(where, key, strict=True)), **{column: means[column][key] for column in columns})
+        return table
+
+    @property
     def tables(self) -> list[Table]:
         """All tables."""
-        return [self.fidelity, self.ledger, self.positions, self.roles, self.recency, self.overlap]
+        return [self.methods, self.fidelity, self.ledger, self.positions, self.roles, self.recency, self.overlap]
 
 
 @dataclass
@@ -139,15 +151,16 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
     held_out = HeldOut(layer)
     tally.heads += layer.kv_heads
     oracle = parse_method("oracle")
-    for budget in settings.budgets:
-        best = oracle.select(layer, budget)
-        chosen: dict[str, Selection] = {}
-        for method in settings.methods:
-            selection = method.select(layer, budget)
-            chosen[method.name] = selection
+    best = {budget: oracle.select(layer, budget) for budget in settings.budgets}
+    chosen: dict[tuple[str, int], Selection] = {}
+    for method in settings.methods:
+        scores = method.scores(layer)
+        for budget in settings.budgets:
+            selection = method.select(layer, budget, scores)
+            chosen[method.name, budget] = selection
             _record(tally, selection, (method.name, budget), layer, settings)
             fidelity = held_out.judge(selection)
-            shared = jaccard(selection, best)
+            shared = jaccard(selection, best[budget])
             for head, kept in enumerate(selection.counts.tolist()):
                 where: dict[str, Value] = {
                     "model": dump.manifest.model.id,
@@ -157,10 +170,10 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
                     "window": selection.window,
                     "layer": layer.index,
                     "kv_head": head,
+                    "kept": kept,
                 }
                 result.fidelity.add(
                     **where,
-                    kept=kept,
                     mass=float(fidelity.mass[head]),
                     output_error=float(fidelity.error[head]),
                     output_cosine=float(fidelity.cosine[head]),
@@ -172,11 +185,11 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
                     nominal=budget,
                     window_kept=selection.window,
                     free_kept=kept - selection.window,
-                    kept=kept,
                     note=selection.note,
                 )
-        for a, b in combinations(chosen, 2):
-            pair = jaccard(chosen[a], chosen[b]).tolist()
+    for (a, budget), (b, other) in combinations(chosen, 2):
+        if budget == other:
+            pair = jaccard(chosen[a, budget], chosen[b, budget]).tolist()
             tally.overlaps.setdefault((budget, a, b), []).extend(pair)
 
 

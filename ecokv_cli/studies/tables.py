@@ -72,6 +72,38 @@ class Table:
             writer.writerows(self.rows)
         return path
 
+    def write_parquet(self, folder: Path) -> Path:
+        """Write ``<folder>/<name>.parquet``; needs pyarrow."""
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        path = folder / f"{self.name}.parquet"
+        columns = {c: [row[c] for row in self.rows] for c in self.columns}
+        mixed = {c for c, values in columns.items() if {str} < {type(v) for v in values if v is not None}}
+        for column in mixed:
+            columns[column] = [None if v is None else str(v) for v in columns[column]]
+        parquet.write_table(pa.table(columns), path)
+        return path
+
+    @classmethod
+    def read_csv(cls, path: Path) -> Table:
+        """Read a table that `write_csv` wrote."""
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            rows: list[dict[str, Value]] = [{k: _parse(v) for k, v in row.items()} for row in reader]
+            return cls(path.stem, tuple(reader.fieldnames or ()), rows)
+
+
+def _parse(text: str) -> Value:
+    if text == "":
+        return None
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
 
 def _clean(value: Value) -> Value:
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -34,7 +34,7 @@ WORDS = (
 
 ALPHABET = " abcdefghijklmnopqrstuvwxyz0123456789"
 
-TRAIN_SEEDS = range(0, 1 << 40)
+TRAIN_SEEDS = range(1 << 40)
 VALIDATION_SEEDS = range(1 << 40, (1 << 40) + (1 << 20))
 HELD_OUT_SEEDS = range(1 << 41, (1 << 41) + (1 << 20))
 

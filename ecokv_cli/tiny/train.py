@@ -140,7 +140,7 @@ def make_batch(step: int, progress: float, tokenizer: Any) -> dict[str, Any]:
         "tokens": tokens,
         "labels": labels,
         "positions": positions(before, height, width, length - before - 1),
-        **{name: torch.from_numpy(np.stack(parts)) for name, parts in zip(("chars", "words", "place"), zip(*aux))},
+        **{name: torch.from_numpy(np.stack(parts)) for name, parts in zip(("chars", "words", "place"), zip(*aux, strict=True), strict=True)},
     }
 
 

@@ -129,7 +129,11 @@ def fidelity(
                     noise = 0 if method == "full" else (1 - level) * 0.5 * rng.standard_normal()
                     mass = float(np.clip(level + noise, 0, 1))
                     where = {"method": method, "budget": budget, "window": WINDOWS.get(method, 32)}
-                    scores = {"mass": mass, "output_error": 1.4 * (1 - mass), "output_cosine": 1 - 0.6 * (1 - mass) ** 2}
+                    scores = {
+                        "mass": mass,
+                        "output_error": 1.4 * (1 - mass),
+                        "output_cosine": 1 - 0.6 * (1 - mass) ** 2,
+                    }
                     kept = tokens if method == "full" else min(budget, tokens)
                     place = {"layer": layer, "kv_head": head, "kept": kept, "oracle_overlap": mass**2}
                     table.add(**WHO, **where, **place, **scores)
@@ -194,15 +198,15 @@ def roles(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS
     return table
 
 
-def recency(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS, *, log: bool = True) -> Table:
+def recency(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS) -> Table:
     prompt = Prompt()
     table = Table("recency", (*HEAD, "method", "budget", "age_low", "age_high", "kept"))
-    edges = [0, 1, 2, 4, 8, 16, 32, 64, 128, 165] if log else list(range(0, 166, 11))
     for method in methods:
         for budget in budgets:
             by_age = _kept(method, budget, prompt).mean(0)[::-1]
-            for low, high in zip(edges[:-1], edges[1:], strict=True):
-                span = {"age_low": low, "age_high": high, "kept": float(by_age[low:high].mean())}
+            for low in range(0, len(by_age), 7):
+                part = by_age[low : low + 7]
+                span = {"age_low": low, "age_high": low + len(part) - 1, "kept": float(part.mean())}
                 table.add(**WHO, method=method, budget=budget, **span)
     return table
 

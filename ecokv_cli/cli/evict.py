@@ -1,0 +1,129 @@
+"""``ecokv evict``: simulated eviction on dumped caches."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ecokv_cli.cli import options as o
+from ecokv_cli.cli.common import FigureChoice, Findings, keep, layer_and_head, require_free
+from ecokv_cli.cli.console import Screen, guarded, table
+from ecokv_cli.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ecokv_cli.dump.runs import Run
+
+EXAMPLES = """Examples:
+
+ecokv evict --budget 64                        all methods on the latest run
+
+ecokv evict --budget 64,128,256 --window 32    matched windows
+
+ecokv evict -b 64 --method snapkv --method "snapkv+ecokv[window=4,alpha=0.5]"
+"""
+
+
+def evict_step(
+    screen: Screen,
+    run: Run,
+    figures: FigureChoice,
+    *,
+    layers: str,
+    methods: Sequence[str],
+    budgets: Sequence[str],
+    window: int | None,
+    focus: str | None,
+    seed: int,
+    force: bool,
+) -> dict[str, Any]:
+    """Simulated eviction on a run: tables, figures, report."""
+    from ecokv_cli.dump.masks import write_masks
+    from ecokv_cli.dump.runs import parse_range
+    from ecokv_cli.eviction.method import DEFAULT_METHODS, parse_methods
+    from ecokv_cli.figures.gallery import draw_eviction
+    from ecokv_cli.studies.evict import EvictSettings, evict
+
+    require_free(run, "eviction", force=force)
+    samples = run.samples()
+    chosen = parse_range(layers, samples[0].manifest.model.layers, "layers")
+    middle = (chosen[len(chosen) // 2], 0)
+    place = layer_and_head("--focus", focus, samples[0]) if focus else middle
+    if place[0] not in chosen:
+        raise UsageError(f"--focus {focus}: its layer is not among --layers {layers}")
+    specs = methods or [f"random[seed={seed}]" if name == "random" else name for name in DEFAULT_METHODS]
+    settings = EvictSettings(
+        tuple(parse_methods(specs, window)), tuple(parse_budgets(budgets or ["64"])), tuple(chosen), place
+    )
+    with screen.progress() as progress:
+        result = evict(samples, settings, lambda done, total: progress("layers", done, total))
+        windows = {str(row["window"]) for row in result.methods}
+        described = {
+            "methods": ", ".join(m.name for m in settings.methods), "budgets": ", ".join(map(str, settings.budgets)),
+            "layers": layers, "window": window or f"each method's own ({', '.join(sorted(windows))})",
+            "focus": f"{place[0]}:{place[1]}", "seed": seed, "width": figures.width,
+        }  # fmt: skip
+        drawings = draw_eviction(result, samples, place, figures.width)
+        findings = Findings("eviction", result.tables, result.methods, described, drawings)
+        summary = keep(
+            run, samples, findings, figures, force=force, extra=lambda folder: write_masks(folder, result.masks)
+        )
+    if window is None and len(windows) > 1:
+        screen.note("methods have windows of their own, so rows are not matched; --window W sets all alike")
+    for note in dict.fromkeys(row["note"] for row in result.ledger if row["note"]):
+        screen.note(str(note))
+    shown = ("budget", "method", "window", "kept", "mass", "output_error", "output_cosine", "oracle_overlap")
+    titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
+    tables = [
+        table(
+            f"{name}: means over layers and KV heads",
+            titles,
+            [[row[c] for c in shown] for row in result.methods.where(sample=name)],
+        )
+        for name in result.methods.distinct("sample")
+    ]
+    screen.show(tables)
+    return summary
+
+
+def parse_budgets(texts: Sequence[str]) -> list[int]:
+    """Budgets from repeated options and comma lists, each once, in order."""
+    budgets: list[int] = []
+    for part in (part.strip() for text in texts for part in text.split(",")):
+        if not part.isascii() or not part.isdigit() or int(part) < 1:
+            raise UsageError(f"--budget '{part}': a budget is a whole number of tokens per KV head, 1 or more")
+        budgets.append(int(part))
+    return list(dict.fromkeys(budgets))
+
+
+@guarded
+def command(
+    path: o.RunPath = None,
+    budget: o.Budgets = None,
+    method: o.Methods = None,
+    window: o.Window = None,
+    layers: o.Layers = "all",
+    focus: o.Focus = None,
+    seed: o.Seed = 0,
+    figure_format: o.Format = "pdf,png",
+    width: o.Width = "double",
+    force: o.Force = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read by guarded
+) -> None:
+    """Evict with every method at every budget and compare with the full cache on held-out queries.
+
+    A budget counts tokens per KV head and layer, the protected window included. Works on a run of `ecokv dump`, without
+    the model; writes tables, figures and report.html into the run folder.
+    """
+    from ecokv_cli.dump.runs import find_run
+
+    screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
+    figures = FigureChoice.parse(figure_format, width)
+    summary = evict_step(
+        screen, find_run(path), figures, layers=layers, methods=method or (), budgets=budget or (), window=window,
+        focus=focus, seed=seed, force=force,
+    )  # fmt: skip
+    screen.finish(summary, f"report: {summary['report']}")

@@ -1,0 +1,80 @@
+"""``ecokv run``: dump, analyze and evict in one go."""
+
+from __future__ import annotations
+
+from ecokv_cli.cli import options as o
+from ecokv_cli.cli.analyze import analyze_step
+from ecokv_cli.cli.common import FigureChoice
+from ecokv_cli.cli.console import Screen, guarded
+from ecokv_cli.cli.dump import ModelChoice, choose_sample, dump_step, run_for
+from ecokv_cli.cli.evict import evict_step, parse_budgets
+
+EXAMPLES = """Examples:
+
+ecokv run                                      the shipped page and model
+
+ecokv run page.png -p "What is the total?" -m Qwen/Qwen2-VL-7B-Instruct -b 64,128,256
+"""
+
+
+@guarded
+def command(
+    images: o.Images = None,
+    prompt: o.Prompt = None,
+    budget: o.Budgets = None,
+    method: o.Methods = None,
+    window: o.Window = None,
+    layers: o.Layers = "all",
+    max_pixels: o.MaxPixels = None,
+    chat_template: o.ChatTemplate = True,
+    decode: o.Decode = 32,
+    ignore_eos: o.IgnoreEos = False,
+    model: o.Model = None,
+    revision: o.Revision = None,
+    device: o.Device = "auto",
+    dtype: o.Dtype = "auto",
+    attn_implementation: o.Attention = "sdpa",
+    trust_remote_code: o.RemoteCode = False,
+    store_dtype: o.StoreDtype = "auto",
+    seed: o.Seed = 0,
+    output: o.Output = None,
+    force: o.Force = False,
+    figure_format: o.Format = "pdf,png",
+    width: o.Width = "double",
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read by guarded
+) -> None:
+    """Dump, analyze and evict in one go, and say where the report is."""
+    screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
+    figures = FigureChoice.parse(figure_format, width)
+    parse_budgets(budget or ())
+    sample = choose_sample(images or (), prompt)
+    choice = ModelChoice(model, revision, device, dtype, attn_implementation, trust_remote_code)
+    from ecokv_cli.models.settings import DumpSettings
+
+    settings = DumpSettings(
+        window=max(32, window or 0), decode=decode, ignore_eos=ignore_eos, store_dtype=store_dtype,
+        template=chat_template, seed=seed,
+    )  # fmt: skip
+    run = run_for(output, sample)
+    dumped = dump_step(screen, run, sample, choice, settings, max_pixels=max_pixels, force=force)
+    analysis = analyze_step(
+        screen,
+        run,
+        figures,
+        layers=layers,
+        booster="snapkv+ecokv",
+        window=window,
+        pairs=20_000,
+        seed=seed,
+        pca=(),
+        force=force,
+    )
+    eviction = evict_step(
+        screen, run, figures, layers=layers, methods=method or (), budgets=budget or (), window=window, focus=None,
+        seed=seed, force=force,
+    )  # fmt: skip
+    summary = {"dump": dumped, "analysis": analysis, "eviction": eviction, "report": eviction["report"]}
+    screen.finish(summary, f"report: {eviction['report']}")

@@ -1,0 +1,178 @@
+import pytest
+import reference
+import torch
+from builders import changed, random_layer
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ecokv_cli.errors import DumpError, MethodError, NonFiniteError
+from ecokv_cli.eviction.fidelity import HeldOut, jaccard
+from ecokv_cli.eviction.method import DEFAULT_METHODS, parse_method
+from ecokv_cli.eviction.selection import Selection, top_mask
+
+SCORED = [name for name in DEFAULT_METHODS if name != "full"]
+scores = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, -1.0]), min_size=1, max_size=23)
+
+
+@given(st.tuples(scores, scores).map(lambda rows: [row[: min(map(len, rows))] for row in rows]), st.data())
+def test_top_mask_is_the_stable_order(rows, data):
+    values = torch.tensor(rows)
+    counts = [data.draw(st.integers(0, values.shape[1])) for _ in rows]
+    mask = top_mask(values, torch.tensor(counts))
+    for head, count in enumerate(counts):
+        order = sorted(range(values.shape[1]), key=lambda j: (-values[head, j].item(), j))
+        assert mask[head].nonzero()[:, 0].tolist() == sorted(order[:count])
+
+
+def test_ties_go_to_the_lower_position():
+    assert top_mask(torch.ones(1, 10), torch.tensor([3])).nonzero()[:, 1].tolist() == [0, 1, 2]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(SCORED), st.integers(1, 40), st.integers(1, 5), st.integers(0, 99))
+def test_every_budget_is_met_exactly_and_holds_the_window(name, budget, window, seed):
+    layer = random_layer(seed)
+    method = parse_method(name).with_window(window)
+    if budget < window:
+        with pytest.raises(MethodError, match="smaller than its window"):
+            method.select(layer, budget)
+        return
+    selection = method.select(layer, budget)
+    assert selection.counts.tolist() == [min(budget, layer.tokens)] * 2
+    assert selection.mask[:, layer.tokens - window :].all()
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.sampled_from(SCORED), st.integers(3, 28), st.integers(3, 28), st.integers(0, 99))
+def test_a_larger_budget_keeps_all_of_a_smaller_one(name, first, second, seed):
+    layer = random_layer(seed)
+    method = parse_method(name).with_window(3)
+    small, large = (method.select(layer, b).mask for b in sorted((first, second)))
+    assert not (small & ~large).any()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.sampled_from(["keydiff", "oracle", "snapkv[kernel=1]+mixkv", "snapkv[kernel=1]+ecokv"]), st.permutations(range(26)))
+def test_permuting_candidates_permutes_what_is_kept(name, order):
+    layer = random_layer()
+    method = parse_method(name).with_window(3)
+    shuffled = [*order, 26, 27, 28]
+    moved = changed(layer, keys=layer.keys[:, shuffled], values=layer.values[:, shuffled])
+    assert torch.equal(method.select(moved, 11).mask, method.select(layer, 11).mask[:, shuffled])
+
+
+def test_a_constant_added_to_all_scores_changes_nothing():
+    layer = random_layer()
+    method = parse_method("snapkv[window=3]")
+    scored = method.scores(layer)
+    assert torch.equal(method.select(layer, 11, scored).mask, method.select(layer, 11, scored + 0.25).mask)
+
+
+@pytest.mark.parametrize("name", DEFAULT_METHODS)
+@pytest.mark.parametrize("budget", [29, 30, 1000])
+def test_a_budget_of_n_or_more_keeps_everything(name, budget):
+    selection = parse_method(name).with_window(3).select(random_layer(), budget)
+    assert selection.mask.all()
+    assert bool(selection.note) == (name != "full")
+
+
+@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize(("tokens", "window", "budget"), [(1, 1, 1), (2, 1, 1), (7, 7, 7), (8, 7, 7), (9, 4, 4), (5, 9, 9)])
+def test_edges_of_window_and_budget(name, tokens, window, budget):
+    selection = parse_method(name).with_window(window).select(random_layer(tokens=tokens), budget)
+    assert selection.counts.tolist() == [min(budget, tokens)] * 2
+    assert selection.mask[:, max(tokens - window, 0) :].all()
+
+
+@pytest.mark.parametrize(("kv_heads", "group"), [(1, 1), (1, 8), (2, 1), (3, 4), (2, 7)])
+def test_every_grouping_of_heads(kv_heads, group):
+    layer = random_layer(kv_heads=kv_heads, group=group)
+    for name in SCORED:
+        selection = parse_method(name).with_window(3).select(layer, 13)
+        assert selection.counts.tolist() == [13] * kv_heads
+
+
+@pytest.mark.parametrize("name", ["keydiff", "snapkv", "snapkv+mixkv", "snapkv+ecokv"])
+def test_kept_positions_equal_the_naive_reference(name):
+    layer, window = random_layer(shift=0.2), 3
+    method = parse_method(name).with_window(0 if name == "keydiff" else window)
+    queries = layer.window_queries[:, -window:].numpy()
+    wanted = reference.keep(name, queries, layer.keys.numpy(), layer.values.numpy(), layer.scaling, budget=11)
+    positions, valid = method.select(layer, 11).indices()
+    assert valid.all()
+    assert positions.tolist() == [list(row) for row in wanted]
+
+
+def test_random_differs_between_heads_layers_and_seeds_only():
+    layer = random_layer()
+    method = parse_method("random[window=3]")
+    mask = method.select(layer, 11).mask
+    assert torch.equal(mask, parse_method("random[window=3,seed=0]").select(layer, 11).mask)
+    assert not torch.equal(mask[0], mask[1])
+    assert not torch.equal(mask, method.select(changed(layer, index=4), 11).mask)
+    assert not torch.equal(mask, parse_method("random[window=3,seed=1]").select(layer, 11).mask)
+
+
+def test_non_finite_scores_are_refused_by_layer_and_head():
+    layer = random_layer()
+    keys = layer.keys.clone()
+    keys[1, 4, 2] = torch.nan
+    with pytest.raises(NonFiniteError, match=r"keydiff: layer 3, KV head 1: .* scores"):
+        parse_method("keydiff").select(changed(layer, keys=keys), 7)
+
+
+def test_a_window_larger_than_the_dump_holds_is_refused_with_the_way_out():
+    with pytest.raises(MethodError, match=r"needs the last 13 queries and the dump holds 11.*--window 13"):
+        parse_method("snapkv[window=13]").select(random_layer(), 20)
+
+
+def test_fidelity_equals_the_naive_reference():
+    layer = random_layer()
+    selection = parse_method("snapkv[window=3]").select(layer, 11)
+    positions, _ = selection.indices()
+    wanted = reference.fidelity(
+        layer.decode_queries.numpy(), layer.keys.numpy(), layer.values.numpy(), layer.decode_keys.numpy(),
+        layer.decode_values.numpy(), kept=positions.tolist(), scaling=layer.scaling,
+    )  # fmt: skip
+    found = HeldOut(layer).judge(selection)
+    for name, value in {"mass": found.mass, "error": found.error, "cosine": found.cosine}.items():
+        torch.testing.assert_close(value, torch.tensor(wanted[name], dtype=torch.float64), rtol=1e-10, atol=1e-12)
+
+
+def test_fidelity_of_ragged_heads_equals_that_of_each_head_alone():
+    layer = random_layer()
+    mask = torch.zeros(2, 29, dtype=torch.bool)
+    mask[0, [1, 4, 28]] = True
+    mask[1, [0, 2, 3, 5, 7, 11, 28]] = True
+    both = HeldOut(layer).judge(Selection(mask, 1))
+    for head in range(2):
+        alone = HeldOut(layer).judge(Selection(mask[head].expand(2, -1), 1))
+        assert both.error[head] == pytest.approx(float(alone.error[head]), rel=1e-12)
+        assert both.mass[head] == pytest.approx(float(alone.mass[head]), rel=1e-12)
+
+
+def test_the_full_cache_is_perfect_and_no_method_keeps_more_mass_than_the_oracle():
+    layer = random_layer()
+    held_out = HeldOut(layer)
+    full = held_out.judge(parse_method("full").select(layer, 1))
+    torch.testing.assert_close(full.mass, torch.ones(2, dtype=torch.float64))
+    assert (full.error < 1e-12).all()
+    best = held_out.judge(parse_method("oracle").select(layer, 11)).mass
+    for name in SCORED:
+        kept = held_out.judge(parse_method(name).with_window(3).select(layer, 11)).mass
+        assert (kept <= best + 1e-12).all()
+
+
+def test_overlap_leaves_the_windows_out():
+    a, b = torch.zeros(1, 11, dtype=torch.bool), torch.zeros(1, 11, dtype=torch.bool)
+    a[0, [0, 1, 2, 9, 10]] = True
+    b[0, [2, 3, 8, 9, 10]] = True
+    assert jaccard(Selection(a, 2), Selection(b, 3)).tolist() == [0.25]
+    assert jaccard(Selection(a, 11), Selection(b, 3)).tolist() == [1]
+    assert reference.jaccard({0, 1, 2}, {2, 3}) == 0.25
+
+
+def test_a_dump_without_decoded_tokens_cannot_judge():
+    layer = random_layer(steps=0)
+    with pytest.raises(DumpError, match="--ignore-eos"):
+        HeldOut(layer)
