@@ -43,7 +43,8 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
     Parameters
     ----------
     recency
-        The `recency` table: bins from `age_low` to `age_high`, both included; age 0 is the prompt's last token. The full cache is left out.
+        The `recency` table: bins from `age_low` to `age_high`, both included; age 0 is the last token of the prompt.
+        The full cache is left out.
     width
         See `style.inches`.
     """

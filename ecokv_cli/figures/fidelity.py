@@ -138,7 +138,6 @@ def _dot_chart(data: Table, width: float) -> Figure:
         ax.set_yticks(range(len(methods)), methods)
         ax.tick_params(axis="y", length=0)
         ax.margins(x=0.08)
-        ax.locator_params(axis="x", nbins=5)
         ax.grid(axis="both")
     letter(axes)
     return figure

@@ -228,7 +228,6 @@ def _cloud(ax: Axes, keys: Table) -> None:
     first = keys.rows[0]
     ax.set(xlabel=_component(1, first["ev1"]), ylabel=_component(2, first["ev2"]))
     ax.set_aspect("equal", adjustable="datalim")
-    ax.locator_params(nbins=5)
 
 
 def _component(number: int, ratio: Value) -> str:

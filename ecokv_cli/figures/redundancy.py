@@ -69,7 +69,7 @@ def lambda_by_layer(geometry: Table, width: str | float = "single") -> Drawing:
         every = max(1, len(layers) // 7)
         mean = over_heads(cells[column], np.mean)
         lower.plot(places, mean, color=color, linestyle=dash, marker=marker, markevery=every, markersize=3, label=name)
-    lower.set(xlabel="layer", ylabel="λ", ylim=(0, 1))
+    lower.set(xlabel="layer", ylabel="λ", ylim=(0, 1.03))
     lower.grid(axis="y")
     _label(upper, lower, layers, heads)
     legend_above(figure, *lower.get_legend_handles_labels())
@@ -149,7 +149,6 @@ def _map(ax: Axes, cells: Array, norm: Normalize, cmap: str, label: str) -> None
     bar = ax.figure.colorbar(mesh, cax=bar_axes, orientation="horizontal", ticklocation="top")
     bar.outline.set_visible(False)
     bar_axes.tick_params(length=2, pad=1)
-    bar_axes.locator_params(nbins=5)
     bar_axes.text(-0.03, 0.5, label, transform=bar_axes.transAxes, ha="right", va="center")
 
 

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import matplotlib.style
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import AutoLocator
 
 from ecokv_cli.errors import OutputError, UsageError
 from ecokv_cli.studies.tables import Table
@@ -199,11 +201,16 @@ def new_figure(width: float, height: float, layout: Layout = "constrained") -> F
 
 
 def freeze(figure: Figure) -> None:
-    """Lay the figure out once and for all.
-
-    Constrained layout starts from its own last answer, so without this a second save could differ in the last digit.
-    """
-    figure.draw_without_rendering()
+    """Lay the figure out once and for all, so that every save writes the same bytes and nothing is cut off."""
+    for ax in figure.findobj(Axes):
+        for axis in (ax.xaxis, ax.yaxis):
+            locator = axis.get_major_locator()
+            if isinstance(locator, AutoLocator):
+                # By default the number of ticks follows the size of the axes, which follows the width of tick labels,
+                # which follows the ticks: the layout may then never come to rest.
+                locator.set_params(nbins=5)
+    for _ in range(2):
+        figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 

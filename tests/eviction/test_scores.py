@@ -63,7 +63,7 @@ def test_mixkv_equals_the_naive_reference(shift):
     attention = snapkv_importance(layer, window=window, candidates=layer.tokens - window)
     wanted = reference.mixkv_score(attention.numpy(), layer.keys.numpy(), layer.values.numpy(), window)
     found = MixKV().mix(attention, layer)
-    np.testing.assert_allclose(found.weight, wanted["lambda"], rtol=1e-12)
+    np.testing.assert_allclose(found.weight, wanted["r_cos"], rtol=1e-12)
     np.testing.assert_allclose(found.score, wanted["F"], rtol=1e-10)
 
 

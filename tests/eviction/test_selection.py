@@ -135,8 +135,8 @@ def test_fidelity_equals_the_naive_reference():
         layer.decode_values.numpy(), kept=positions.tolist(), scaling=layer.scaling,
     )  # fmt: skip
     found = HeldOut(layer).judge(selection)
-    for name, value in {"mass": found.mass, "error": found.error, "cosine": found.cosine}.items():
-        torch.testing.assert_close(value, torch.tensor(wanted[name], dtype=torch.float64), rtol=1e-10, atol=1e-12)
+    for name, value in {"mass": found.mass, "output_error": found.error, "output_cosine": found.cosine}.items():
+        torch.testing.assert_close(value, torch.from_numpy(wanted[name]), rtol=1e-10, atol=1e-12)
 
 
 def test_fidelity_of_ragged_heads_equals_that_of_each_head_alone():
