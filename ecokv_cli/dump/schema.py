@@ -33,9 +33,13 @@ class ModelInfo:
 
 @dataclass(frozen=True)
 class ImageInfo:
-    """One input image; sizes are (width, height) before and after ecokv's own resizing."""
+    """One input image; sizes are (width, height) before and after ecokv's own resizing.
+
+    `file` is the used image as PNG in the dump folder, `sha256` that of the file the user gave.
+    """
 
     source: str
+    file: str
     format: str
     sha256: str
     original_size: tuple[int, int]

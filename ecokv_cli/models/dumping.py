@@ -102,7 +102,7 @@ def write_dump(
             stored_dtype=_name(stored),
             device=str(loaded.model.device),
             processor=_processor_settings(loaded),
-            images=tuple(_image_info(image) for image in images),
+            images=tuple(_store_image(partial, i, image) for i, image in enumerate(images)),
             grids=grids,
             prompt=prompt,
             rendered_sha256=prepared.rendered_sha256,
@@ -132,8 +132,12 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _image_info(image: LoadedImage) -> ImageInfo:
-    return ImageInfo(image.source, image.format, image.sha256, image.original_size, image.used_size, image.notes)
+def _store_image(folder: Path, index: int, image: LoadedImage) -> ImageInfo:
+    name = f"image_{index:03d}.png"
+    image.image.save(folder / name)
+    return ImageInfo(
+        image.source, name, image.format, image.sha256, image.original_size, image.used_size, image.notes
+    )
 
 
 def _processor_settings(loaded: LoadedModel) -> dict[str, object]:

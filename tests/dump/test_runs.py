@@ -1,0 +1,63 @@
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ecokv_cli.dump.runs import find_run, new_run, parse_range, sample_name
+from ecokv_cli.errors import DumpError, UsageError
+
+
+@pytest.mark.parametrize(("text", "expected"), [
+    ("all", [*range(28)]), ("0", [0]), ("-1", [27]), ("0-3,7,-1", [0, 1, 2, 3, 7, 27]), ("3,3,2-3", [2, 3]),
+    ("-3--1", [25, 26, 27]), (" ALL ", [*range(28)]), ("1, 2", [1, 2]),
+])  # fmt: skip
+def test_ranges(text, expected):
+    assert parse_range(text, 28, "layers") == expected
+
+
+@pytest.mark.parametrize("text", ["28", "40-50", "5-2", "-29", "", "x", "1-", "0..3", "1,,2", "1.5"])
+def test_wrong_ranges_name_the_option_and_the_range(text):
+    with pytest.raises(UsageError, match="--layers"):
+        parse_range(text, 28, "layers")
+
+
+@given(st.lists(st.integers(-7, 6), min_size=1))
+def test_every_list_of_valid_numbers_is_sorted_and_merged(numbers):
+    assert parse_range(",".join(map(str, numbers)), 7, "layers") == sorted({n % 7 for n in numbers})
+
+
+@pytest.mark.parametrize(("source", "name"), [
+    ("a/b/page 1.png", "page-1"), ("-", "sample"), ("", "sample"), ("Füße.jpg", "F-e"), ("...png", "sample"),
+    ("../../etc/passwd", "passwd"), ("x" * 300 + ".png", "x" * 60),
+])  # fmt: skip
+def test_sample_names_are_safe_folder_names(source, name):
+    assert sample_name(source) == name
+
+
+def test_the_latest_dump_is_found_and_empty_runs_are_passed_over(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DumpError, match="run `ecokv dump` first"):
+        find_run(None)
+    for age, name in enumerate(["newer", "older"]):
+        folder = tmp_path / "ecokv-runs" / name / "dump"
+        (folder / "page").mkdir(parents=True)
+        (folder / "page" / "manifest.json").touch()
+        os.utime(folder, (1000 - age, 1000 - age))
+    (tmp_path / "ecokv-runs" / "unfinished" / "dump").mkdir(parents=True)
+    assert find_run(None).folder.name == "newer"
+
+
+def test_a_run_is_found_from_any_folder_in_it(write, tmp_path):
+    folder = write()
+    for path in (folder, folder.parent, folder.parent.parent):
+        assert find_run(path).folder == tmp_path / "run"
+    assert [d.manifest.sample for d in find_run(folder).samples()] == ["page"]
+    with pytest.raises(DumpError, match="no such folder"):
+        find_run(tmp_path / "x" / "y")
+
+
+def test_new_runs_never_share_a_name(tmp_path):
+    first = new_run("page", tmp_path)
+    first.folder.mkdir()
+    assert new_run("page", tmp_path).folder != first.folder
