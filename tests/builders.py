@@ -27,9 +27,3 @@ def random_layer(
         decode_keys=draw(kv_heads, steps, dim) + shift,
         decode_values=draw(kv_heads, steps, value_dim),
     )
-
-
-def changed(layer, **tensors):
-    """A copy of `layer` with other tensors."""
-    names = ("index", "keys", "values", "window_queries", "scaling", "decode_queries", "decode_keys", "decode_values")
-    return Layer(**{name: tensors.get(name, getattr(layer, name)) for name in names})

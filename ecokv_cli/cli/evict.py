@@ -63,7 +63,7 @@ def evict_step(
             "layers": layers, "window": window or f"each method's own ({', '.join(sorted(windows))})",
             "focus": f"{place[0]}:{place[1]}", "seed": seed, "width": figures.width,
         }  # fmt: skip
-        drawings = draw_eviction(result, samples, place, figures.width)
+        drawings = draw_eviction(result, samples, figures.width)
         findings = Findings("eviction", result.tables, result.methods, described, drawings)
         summary = keep(
             run, samples, findings, figures, force=force, extra=lambda folder: write_masks(folder, result.masks)

@@ -209,8 +209,7 @@ def freeze(figure: Figure) -> None:
                 # By default the number of ticks follows the size of the axes, which follows the width of tick labels,
                 # which follows the ticks: the layout may then never come to rest.
                 locator.set_params(nbins=5)
-    for _ in range(2):
-        figure.draw_without_rendering()
+    figure.draw_without_rendering()
     figure.set_layout_engine("none")
 
 

@@ -1,13 +1,14 @@
 """Importance, diversity and boosters against an independent naive reference, published goldens and hand numbers."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import reference
 import torch
-from builders import changed, random_layer
+from builders import random_layer
 from safetensors.torch import load_file
 
 from ecokv_cli.eviction.boosters import EcoKV, MixKV
@@ -164,19 +165,19 @@ def test_ecokv_at_alpha_and_beta_zero_is_mixkv_with_online_redundancy(seed):
 
 def test_lambda_one_is_pure_diversity_and_lambda_zero_pure_importance():
     layer = random_layer()
-    twin = changed(layer, keys=layer.keys[:, :1].expand(-1, 29, -1) * torch.linspace(1, 2, 29, dtype=torch.float64)[:, None])
+    twin = replace(layer, keys=layer.keys[:, :1].expand(-1, 29, -1) * torch.linspace(1, 2, 29, dtype=torch.float64)[:, None])
     pure = parse_method("snapkv+ecokv[window=3,beta=0]").boost(twin)
     np.testing.assert_allclose(pure.weight, [1, 1], atol=1e-12)
     factor = pure.score.mean(1, keepdim=True) / pure.diversity.mean(1, keepdim=True)
     np.testing.assert_allclose(pure.score, factor * pure.diversity, atol=1e-12)
-    spread = changed(layer, keys=layer.keys * 1e6)
+    spread = replace(layer, keys=layer.keys * 1e6)
     none = parse_method("snapkv+ecokv[window=3,beta=1]").boost(spread)
     np.testing.assert_allclose(none.score, none.importance, rtol=1e-9)
 
 
 def test_constant_value_norms_and_keys_give_finite_scores():
     layer = random_layer()
-    flat = changed(layer, values=torch.ones_like(layer.values), keys=torch.ones_like(layer.keys))
+    flat = replace(layer, values=torch.ones_like(layer.values), keys=torch.ones_like(layer.keys))
     for spec in ("snapkv+mixkv[window=3]", "snapkv+ecokv[window=3]"):
         boosted = parse_method(spec).boost(flat)
         assert torch.isfinite(boosted.score).all()
@@ -187,6 +188,6 @@ def test_a_stretched_centroid_direction_tells_euclid_from_cosine():
     layer = random_layer(shift=3.0)
     keys = layer.keys.clone()
     keys[:, 5] = 10 * keys.mean(1)
-    layer = changed(layer, keys=keys)
+    layer = replace(layer, keys=keys)
     assert (layer.key_distances.argmax(1) == 5).all()
     assert (keydiff_score(layer, 29).argmin(1) == 5).all()

@@ -1,7 +1,9 @@
+from dataclasses import replace
+
 import pytest
 import reference
 import torch
-from builders import changed, random_layer
+from builders import random_layer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -57,7 +59,7 @@ def test_permuting_candidates_permutes_what_is_kept(name, order):
     layer = random_layer()
     method = parse_method(name).with_window(3)
     shuffled = [*order, 26, 27, 28]
-    moved = changed(layer, keys=layer.keys[:, shuffled], values=layer.values[:, shuffled])
+    moved = replace(layer, keys=layer.keys[:, shuffled], values=layer.values[:, shuffled])
     assert torch.equal(method.select(moved, 11).mask, method.select(layer, 11).mask[:, shuffled])
 
 
@@ -109,7 +111,7 @@ def test_random_differs_between_heads_layers_and_seeds_only():
     mask = method.select(layer, 11).mask
     assert torch.equal(mask, parse_method("random[window=3,seed=0]").select(layer, 11).mask)
     assert not torch.equal(mask[0], mask[1])
-    assert not torch.equal(mask, method.select(changed(layer, index=4), 11).mask)
+    assert not torch.equal(mask, method.select(replace(layer, index=4), 11).mask)
     assert not torch.equal(mask, parse_method("random[window=3,seed=1]").select(layer, 11).mask)
 
 
@@ -118,7 +120,7 @@ def test_non_finite_scores_are_refused_by_layer_and_head():
     keys = layer.keys.clone()
     keys[1, 4, 2] = torch.nan
     with pytest.raises(NonFiniteError, match=r"keydiff: layer 3, KV head 1: .* scores"):
-        parse_method("keydiff").select(changed(layer, keys=keys), 7)
+        parse_method("keydiff").select(replace(layer, keys=keys), 7)
 
 
 def test_a_window_larger_than_the_dump_holds_is_refused_with_the_way_out():

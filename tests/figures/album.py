@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import synthetic
+from PIL import Image
+
 from ecokv_cli.figures.eviction import kept_by_age, kept_by_role, overlap_matrix
 from ecokv_cli.figures.fidelity import fidelity_by_budget
 from ecokv_cli.figures.geometry import cosine_distribution, geometry_by_layer, pca_scatter
 from ecokv_cli.figures.overlay import GridImage, kept_over_image
 from ecokv_cli.figures.redundancy import lambda_by_layer, spearman_by_layer
-from PIL import Image
 
 SIZES = ((6, 2), (28, 4), (36, 8))
 LAYERED = ("cosine", "geometry", "lambda", "spearman", "fidelity")

@@ -8,7 +8,12 @@ import album
 import pytest
 
 
-@pytest.fixture(scope="session")
+@functools.cache
+def _drawing(name, size, width):
+    return album.draw(name, size, width)
+
+
+@pytest.fixture
 def drawing():
     """`album.draw`, with every answer remembered."""
-    return functools.cache(album.draw)
+    return lambda name, size=album.SIZES[0], width="double": _drawing(name, size, width)

@@ -11,10 +11,11 @@ import sys
 import matplotlib as mpl
 import pytest
 from album import FLAT, LAYERED, SIZES, draw
-from ecokv_cli.errors import OutputError, UsageError
-from ecokv_cli.figures.style import KINDS, encode, inches, method_styles, save
 from matplotlib.text import Text
 from PIL import Image
+
+from ecokv_cli.errors import OutputError, UsageError
+from ecokv_cli.figures.style import KINDS, encode, inches, method_styles, save
 
 SMALL = [*FLAT, *LAYERED]
 EVERY = [(name, SIZES[0]) for name in FLAT] + list(itertools.product(LAYERED, SIZES))
@@ -63,7 +64,7 @@ def test_axes_say_what_they_show(drawing, name):
 
 @pytest.mark.parametrize("name", SMALL)
 def test_saving_twice_gives_the_same_files(drawing, name, tmp_path):
-    this = drawing(name)
+    this = drawing(name, width="single")
     first = this.save(tmp_path / "a", KINDS)
     second = this.save(tmp_path / "b", KINDS)
     assert [p.name for p in first] == [f"{this.stem}.{kind}" for kind in (*KINDS, "csv")]
@@ -129,7 +130,7 @@ def test_unknown_format(drawing, tmp_path):
 def test_folder_that_cannot_be_written(drawing, tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(OutputError, match="figure kept: cannot write to .*file"):
+    with pytest.raises(OutputError, match=r"figure kept: cannot write to .*file"):
         save(drawing("role").figure, blocked, "kept", ("png",))
 
 

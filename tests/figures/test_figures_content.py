@@ -1,0 +1,234 @@
+"""Figures draw the numbers they are given, say what is missing, and bend to odd tables."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import synthetic
+from album import page
+from PIL import Image
+
+from ecokv_cli.figures.eviction import kept_by_age, kept_by_role, overlap_matrix
+from ecokv_cli.figures.fidelity import fidelity_by_budget
+from ecokv_cli.figures.geometry import cosine_distribution, geometry_by_layer, pca_scatter
+from ecokv_cli.figures.overlay import GridImage, kept_over_image
+from ecokv_cli.figures.redundancy import lambda_by_layer, spearman_by_layer
+from ecokv_cli.studies.tables import Table
+
+
+def labels(axis):
+    return [label.get_text() for label in axis.get_ticklabels()]
+
+
+def histogram(*shares):
+    """One layer and head; shares fall into bins that start at -1 and are 0.5 wide."""
+    table = Table("cosine_histogram", ("model", "sample", "layer", "kv_head", "bin_low", "bin_high", "share"))
+    for i, share in enumerate(shares):
+        span = {"bin_low": -1 + i / 2, "bin_high": -0.5 + i / 2, "share": share}
+        table.add(model="m", sample="s", layer=0, kv_head=0, **span)
+    return table
+
+
+def test_ridge_marks_the_median():
+    drawing = cosine_distribution(histogram(0.1, 0.1, 0.2, 0.6))
+    median = drawing.figure.axes[0].lines[2].get_xdata()
+    assert median == pytest.approx([0.5 + 0.5 * 0.1 / 0.6] * 2)
+
+
+def test_ridges_average_over_heads():
+    table = synthetic.cosine_histogram(3, 5)
+    drawn = cosine_distribution(table).data.where(layer=1, bin_low=0.5).numbers("share")
+    assert drawn == pytest.approx([np.mean(table.where(layer=1, bin_low=0.5).numbers("share"))])
+
+
+@pytest.mark.parametrize("layers", [6, 28, 36])
+def test_layer_ticks_are_few_and_name_real_layers(layers):
+    ax = geometry_by_layer(synthetic.geometry(layers, 2)).figure.axes[0]
+    named = [int(text) for text in labels(ax.xaxis)]
+    assert named == list(range(0, layers, 1 if layers == 6 else 4))
+
+
+def test_chosen_layers_keep_their_numbers():
+    table = synthetic.geometry(28, 2)
+    some = Table(table.name, table.columns, [row for row in table if row["layer"] in (0, 3, 7, 27)])
+    drawing = lambda_by_layer(some)
+    assert labels(drawing.figure.axes[1].xaxis) == ["0", "3", "7", "27"]
+
+
+def test_profile_is_the_mean_over_heads():
+    table = synthetic.geometry(6, 3)
+    line = geometry_by_layer(table).figure.axes[0].lines[1].get_ydata()
+    assert line == pytest.approx([np.mean(table.where(layer=i).numbers("cos_mean")) for i in range(6)])
+
+
+def test_undefined_correlations_are_counted_and_left_out():
+    table = synthetic.undefine(synthetic.geometry(7, 2), (1, 0), (1, 1), (4, 0))
+    drawing = spearman_by_layer(table)
+    upper, lower = drawing.figure.axes[:2]
+    assert "3 heads of 14 are undefined" in drawing.caption
+    assert "n = 161 positions, 3 of 14 heads undefined" in lower.get_xlabel()
+    assert np.ma.count_masked(upper.collections[0].get_array()) == 3
+    medians = [bar.vertices[0, 1] if len(bar.vertices) else None for bar in lower.collections[0].get_paths()]
+    assert medians[1] is None
+    assert medians[4] == pytest.approx(table.where(layer=4).numbers("spearman")[0])
+    limits = np.array(upper.collections[0].get_clim())
+    assert limits[0] == -limits[1], "a diverging map is centred on 0"
+
+
+def test_no_correlation_at_all():
+    drawing = spearman_by_layer(synthetic.undefine(synthetic.geometry(1, 1), (0, 0)))
+    assert "no correlation is defined" in drawing.figure.axes[1].get_xlabel()
+    assert "1 head of 1 is undefined" in drawing.caption
+    assert drawing.data.rows[0]["spearman_note"] == "importance is constant"
+
+
+def test_components_name_their_share_and_have_one_scale():
+    ax = pca_scatter(synthetic.pca([(2, 1)])).figure.axes[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == ("PC 1 (41.3 %)", "PC 2 (12.7 %)")
+    assert ax.get_aspect() == 1
+    assert sum(len(cloud.get_offsets()) for cloud in ax.collections) == len(synthetic.Prompt().roles)
+
+
+def test_keys_on_a_line():
+    table = synthetic.pca([(0, 0)])
+    for row in table:
+        row |= {"pc2": 0.0, "ev1": 1.0, "ev2": 0.0}
+    drawing = pca_scatter(table)
+    assert drawing.figure.axes[0].get_ylabel() == "PC 2 (0.0 %)"
+    assert "fewer directions" in drawing.caption
+
+
+def test_at_most_nine_clouds():
+    prompt = synthetic.Prompt(rows=2, cols=3, text=5)
+    drawing = pca_scatter(synthetic.pca([(i, 0) for i in range(11)], prompt))
+    assert len([ax for ax in drawing.figure.axes if ax.get_visible()]) == 9
+    assert "2 further chosen heads are not drawn" in drawing.caption
+    assert max(drawing.data.numbers("layer")) == 8
+
+
+def test_tables_without_rows_give_no_figure():
+    assert cosine_distribution(histogram()) is None
+    assert pca_scatter(synthetic.pca([])) is None
+
+
+def test_budgets_are_ticks_on_a_logarithmic_axis():
+    table = synthetic.fidelity(5, 2, ("snapkv", "keydiff"), (16, 64, 256))
+    drawing = fidelity_by_budget(table)
+    assert drawing.figure.axes[0].get_xscale() == "log"
+    assert labels(drawing.figure.axes[0].xaxis) == ["16", "64", "256"]
+    row = drawing.data.where(method="keydiff", budget=64, measure="output_error").rows[0]
+    numbers = table.where(method="keydiff", budget=64).numbers("output_error")
+    expected = [np.mean(numbers), np.quantile(numbers, 0.25), np.quantile(numbers, 0.75), 10]
+    assert [row["mean"], row["q25"], row["q75"], row["n"]] == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("width", ["single", "double"])
+def test_one_budget_gives_dots(width):
+    drawing = fidelity_by_budget(synthetic.fidelity(5, 2, budgets=(64,)), width)
+    ax = drawing.figure.axes[0]
+    assert ax.get_xscale() == "linear"
+    assert labels(ax.yaxis) == list(synthetic.METHODS)
+    assert [len(line.get_xdata()) for line in ax.lines] == [1] * 7
+    assert "at a budget of 64 tokens" in drawing.caption
+
+
+def test_unmatched_windows_are_said():
+    caption = fidelity_by_budget(synthetic.fidelity(2, 2, ("keydiff", "snapkv", "snapkv+ecokv"))).caption
+    assert "The rows are not matched: windows are 0 (keydiff), 4 (snapkv+ecokv) and 32 (snapkv)." in caption
+    assert "not matched" not in fidelity_by_budget(synthetic.fidelity(2, 2, ("snapkv", "keydiff"))).caption
+
+
+def test_undefined_fidelity_is_left_out():
+    table = synthetic.fidelity(3, 2, ("snapkv",), (16, 32))
+    for row in table.where(budget=16):
+        row["output_cosine"] = None
+    drawing = fidelity_by_budget(table)
+    assert drawing.data.where(measure="output_cosine").numbers("budget") == [32]
+
+
+def test_ages_run_to_the_start_of_the_prompt():
+    drawing = kept_by_age(synthetic.recency(("full", "snapkv", "keydiff"), (32,)))
+    assert [ax.get_title() for ax in drawing.figure.axes if ax.get_visible()] == ["snapkv", "keydiff"]
+    steps = drawing.figure.axes[0].patches[-1].get_data()
+    assert steps.edges[[0, 1, -1]].tolist() == [0, 7, len(synthetic.Prompt().roles)]
+    assert steps.values.tolist() == drawing.data.where(method="snapkv").numbers("kept")
+
+
+def test_a_choice_blind_to_roles_is_drawn():
+    drawing = kept_by_role(synthetic.roles(("full", "random", "keydiff"), (64,)))
+    ax = drawing.figure.axes[0]
+    assert labels(ax.xaxis) == ["text", "image", "special"]
+    assert ax.lines[0].get_ydata() == pytest.approx([64 / len(synthetic.Prompt().roles)] * 2)
+    assert len(ax.patches) == 2 * 3
+    assert len({bar.get_hatch() for bar in ax.patches}) == 2
+
+
+def test_agreement_is_symmetric_whichever_way_a_pair_is_given():
+    table = Table("overlap", ("model", "sample", "budget", "method_a", "method_b", "jaccard"))
+    for a, b, share in (("keydiff", "snapkv", 0.25), ("snapkv", "oracle", 0.5), ("oracle", "keydiff", None)):
+        table.add(model="m", sample="s", budget=64, method_a=a, method_b=b, jaccard=share)
+    drawing = overlap_matrix(table)
+    values = {(r["method_a"], r["method_b"]): r["jaccard"] for r in drawing.data}
+    assert values["snapkv", "keydiff"] == values["keydiff", "snapkv"] == 0.25
+    assert values["oracle", "keydiff"] is None
+    assert sorted(t.get_text() for t in drawing.figure.axes[0].texts) == [".25", ".25", ".50", ".50", "–", "–"]
+
+
+def test_many_methods_leave_their_numbers_to_the_file():
+    many = tuple(f"snapkv+ecokv[alpha={a / 10}]" for a in range(11))
+    narrow = overlap_matrix(synthetic.overlap(many, (32,)), "single")
+    assert not narrow.figure.axes[0].texts
+    assert "numbers are in the data file" in narrow.caption
+    wide = overlap_matrix(synthetic.overlap(many, (32,)))
+    assert len(wide.figure.axes[0].texts) == 11 * 10
+
+
+def test_kept_cells_are_darker_than_evicted_ones_on_any_image_in_grey():
+    prompt = synthetic.Prompt(rows=5, cols=7)
+    table = synthetic.positions(("snapkv",), 19, prompt)
+    kept = np.array(table.where(layer=3, role="image").numbers("kept")).reshape(5, 7).astype(bool)
+    shades = []
+    for ink in ("black", "white"):
+        image = GridImage(Image.new("RGB", (7 * 29, 5 * 31), ink), 5, 7)
+        drawing = kept_over_image(table, [image])
+        pixels = np.asarray(drawing.figure.axes[1].images[0].get_array()) @ (0.299, 0.587, 0.114)
+        height, width = pixels.shape
+        shades.append(pixels[height // 10 :: height // 5][:5, width // 14 :: width // 7][:, :7])
+    assert max(shade[kept].max() for shade in shades) < min(shade[~kept].min() for shade in shades) - 0.05
+    share = 100 * kept.mean()
+    assert drawing.figure.axes[1].get_xlabel() == f"{share:.0f} % kept"
+
+
+def test_overlay_without_its_image_or_tokens():
+    table = synthetic.positions(("snapkv",))
+    assert kept_over_image(table, []) is None
+    assert kept_over_image(table, [page(synthetic.Prompt())], image=1) is None
+    text_only = Table(table.name, table.columns, [row for row in table if row["role"] == "text"])
+    assert kept_over_image(text_only, [page(synthetic.Prompt())]) is None
+
+
+def test_overlay_of_a_second_image_and_of_a_chosen_budget():
+    prompt = synthetic.Prompt(rows=3, cols=5)
+    table = synthetic.positions(("snapkv", "full"), 8, prompt)
+    table.rows += synthetic.positions(("snapkv",), 16, prompt).rows
+    for row in table.where(role="image"):
+        row["image"] = 1
+    drawing = kept_over_image(table, [page(synthetic.Prompt()), page(prompt)], image=1, budget=16)
+    assert drawing.stem == "kept_over_image_1_budget_16"
+    assert drawing.data.distinct("budget") == [16]
+    assert kept_over_image(table, [page(prompt)] * 2, image=1).data.distinct("budget") == [8]
+
+
+def test_transparent_pixels_are_paper():
+    clear = Image.new("RGBA", (55, 33), (0, 0, 0, 0))
+    prompt = synthetic.Prompt(rows=3, cols=5)
+    drawing = kept_over_image(synthetic.positions(("random",), 7, prompt), [GridImage(clear, 3, 5)])
+    assert np.asarray(drawing.figure.axes[0].images[0].get_array()).max() == pytest.approx(1.0)
+
+
+def test_samples_are_averaged_and_counted():
+    table = synthetic.fidelity(2, 3, ("snapkv",), (16, 32))
+    table.rows += [row | {"sample": "other"} for row in table.rows]
+    drawing = fidelity_by_budget(table)
+    assert "means over 2 samples, layers and KV heads" in drawing.caption
+    assert drawing.data.rows[0]["n"] == 2 * 2 * 3

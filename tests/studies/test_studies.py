@@ -1,0 +1,194 @@
+"""Tables of the studies, each number against its definition, on the small dump of the dump tests."""
+
+import csv
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import reference
+from builders import random_layer
+from sklearn.metrics.pairwise import cosine_similarity
+
+from ecokv_cli.dump.reader import Dump
+from ecokv_cli.dump.schema import Decoded, Manifest, ModelInfo, Tokens
+from ecokv_cli.errors import DumpError, MethodError
+from ecokv_cli.eviction.method import parse_method, parse_methods
+from ecokv_cli.studies.analyze import GEOMETRY, AnalyzeSettings, analyze
+from ecokv_cli.studies.evict import EvictSettings, evict
+from ecokv_cli.studies.results import read_results, summarise, write_results
+from ecokv_cli.studies.tables import Table
+
+TOKENS = 29
+ROLES = ("special", *("image",) * 20, *("text",) * 8)
+
+
+class FakeDump(Dump):
+    """A dump whose layers come from memory."""
+
+    def layer(self, index):
+        return layer_of(index)
+
+
+def layer_of(index):
+    return replace(random_layer(index, shift=0.2 * index), index=index)
+
+
+@pytest.fixture
+def dump(tmp_path):
+    cell = [None, *range(20), *[None] * 8]
+    tokens = Tokens(
+        tuple(range(TOKENS)), ("x",) * TOKENS, ROLES, tuple(0 if c is not None else None for c in cell),
+        tuple(c if c is None else c // 5 for c in cell), tuple(c if c is None else c % 5 for c in cell),
+    )  # fmt: skip
+    manifest = Manifest(
+        schema_version="1.0", created="", sample="page", command="", seed=0, device="cpu", processor={}, images=(), grids=(),
+        model=ModelInfo("tiny", None, "Tiny", "tiny", "", 3, 6, 2, 5, False), attention="sdpa", compute_dtype="float32",
+        stored_dtype="float32", prompt="?", rendered_sha256="", tokens=tokens, position_ids=(), window=11, tensors=(),
+        decoded=Decoded((1, 2, 3, 4), ("a",) * 4, "aaaa", False), layers=(), seconds={}, versions={},
+    )  # fmt: skip
+    return FakeDump(tmp_path, manifest)
+
+
+def settings(**changes):
+    base = {"layers": (0, 2), "method": parse_method("snapkv+ecokv"), "pairs": 10_000, "seed": 0, "pca": ((2, 1),)}
+    return AnalyzeSettings(**(base | changes))
+
+
+def test_geometry_rows_equal_their_definitions(dump):
+    result = analyze([dump], settings())
+    assert result.geometry.columns == GEOMETRY
+    assert [(r["layer"], r["kv_head"]) for r in result.geometry] == [(0, 0), (0, 1), (2, 0), (2, 1)]
+    row = result.geometry.rows[3]
+    keys = layer_of(2).keys
+    head = keys[1].numpy()
+    lengths, distances = np.linalg.norm(head, axis=1), np.linalg.norm(head - head.mean(0), axis=1)
+    cosines = cosine_similarity(head)[np.triu_indices(TOKENS, 1)]
+    wanted = {
+        "tokens": TOKENS, "zero_keys": 0, "cos_mean": np.mean(cosines), "cos_std": np.std(cosines),
+        "cos_q05": np.quantile(cosines, 0.05), "cos_q95": np.quantile(cosines, 0.95), "norm_mean": lengths.mean(),
+        "norm_std": lengths.std(), "norm_min": lengths.min(), "norm_max": lengths.max(), "dist_mean": distances.mean(),
+        "dist_rms": math.sqrt((distances**2).mean()), "dist_max": distances.max(), "r_cos": np.mean(cosines),
+    }  # fmt: skip
+    for name, value in wanted.items():
+        assert row[name] == pytest.approx(value, rel=1e-7), name
+    pca = reference.pca(head)
+    assert row["effective_rank"] == pytest.approx(pca["effective_rank"])
+    assert sum(row[f"pca_{i}"] for i in range(1, 6)) == pytest.approx(1)
+
+
+def test_lambda_and_correlation_equal_the_naive_reference(dump):
+    layer = layer_of(2)
+    window = 4
+    attention = reference.snapkv_importance(layer.window_queries[:, -window:].numpy(), layer.keys.numpy(), layer.scaling)
+    parts = reference.ecokv_score(attention, layer.keys.numpy(), layer.values.numpy(), window)
+    for row in analyze([dump], settings(layers=(2,))).geometry:
+        head = row["kv_head"]
+        assert row["lambda_ecokv"] == pytest.approx(parts["lambda"][head])
+        assert row["r_euc"] == pytest.approx(parts["r_euc"][head])
+        assert row["lambda_std"] == pytest.approx(parts["r_std"][head])
+        assert row["lambda_mixkv"] == pytest.approx(min(max(parts["r_cos"][head], 0), 1))
+        assert row["spearman"] == pytest.approx(reference.spearman(parts["I"][head], parts["S"][head]))
+        assert row["spearman_n"] == TOKENS - window
+
+
+def test_histogram_shares_sum_to_one_and_pca_covers_the_chosen_head(dump):
+    result = analyze([dump], settings())
+    for total in result.histogram.aggregate(("layer", "kv_head"), "share", sum).values():
+        assert total == pytest.approx(1, abs=1e-5)
+    assert {(r["layer"], r["kv_head"]) for r in result.pca} == {(2, 1)}
+    assert [r["role"] for r in result.pca] == list(ROLES)
+    assert np.var(result.pca.numbers("pc1")) > np.var(result.pca.numbers("pc2")) > 0
+
+
+def test_analysis_wants_an_ecokv_booster():
+    with pytest.raises(MethodError, match="needs an ecokv method"):
+        settings(method=parse_method("snapkv"))
+
+
+def run_evict(dump, **changes):
+    base = {"methods": tuple(parse_methods(["full", "snapkv", "keydiff", "oracle"], 3)), "budgets": (7, 11), "layers": (0, 2), "focus": (2, 1)}
+    return evict([dump], EvictSettings(**(base | changes)))
+
+
+def test_the_ledger_adds_up(dump):
+    result = run_evict(dump)
+    for row in result.ledger:
+        assert row["kept"] == row["window_kept"] + row["free_kept"]
+        assert row["kept"] == (TOKENS if row["method"] == "full" else row["nominal"])
+    totals = result.ledger.aggregate(("method", "budget"), "kept", sum)
+    assert totals["snapkv[window=3]", 11] == 11 * 2 * 2
+
+
+def test_shares_by_position_role_and_age_agree_with_the_masks(dump):
+    result = run_evict(dump)
+    mask = result.masks["page"]["snapkv[window=3]@7"]
+    assert mask.shape == (2, 2, TOKENS)
+    rows = result.positions.where(method="snapkv[window=3]", budget=7)
+    np.testing.assert_allclose(rows.where(layer="all").numbers("kept"), mask.double().mean((0, 1)))
+    np.testing.assert_allclose(rows.where(layer=2, kv_head=1).numbers("kept"), mask[1, 1].double())
+    roles = result.roles.where(method="snapkv[window=3]", budget=7)
+    assert sum(roles.numbers("share_of_kept")) == pytest.approx(1)
+    assert sum(roles.numbers("kept_tokens")) == pytest.approx(7)
+    image = roles.where(role="image").rows[0]
+    assert image["share_of_role"] == pytest.approx(float(mask[..., 1:21].double().mean()))
+    ages = result.recency.where(method="snapkv[window=3]", budget=7)
+    assert ages.rows[0]["kept"] == 1
+    covered = sum(r["kept"] * (r["age_high"] - r["age_low"] + 1) for r in ages)
+    assert covered == pytest.approx(7)
+    assert ages.rows[-1]["age_high"] == TOKENS - 1
+
+
+def test_summary_rows_are_means_and_the_oracle_overlaps_itself(dump):
+    result = run_evict(dump)
+    methods = result.methods
+    assert len(methods) == 8
+    row = methods.where(method="keydiff[window=3]", budget=11).rows[0]
+    part = result.fidelity.where(method="keydiff[window=3]", budget=11)
+    assert row["mass"] == pytest.approx(np.mean(part.numbers("mass")))
+    free = run_evict(dump, methods=tuple(parse_methods(["oracle", "random[window=1]"])))
+    assert set(free.fidelity.where(method="oracle").numbers("oracle_overlap")) == {1.0}
+    pair = free.overlap.where(budget=7).rows[0]
+    assert (pair["method_a"], pair["method_b"]) == ("oracle", "random[window=1]")
+    assert 0 <= pair["jaccard"] < 1
+
+
+def test_a_budget_smaller_than_a_window_is_refused_before_anything_is_read(dump):
+    with pytest.raises(MethodError, match="smaller than its window"):
+        run_evict(dump, methods=(parse_method("snapkv"),))
+
+
+def test_results_come_back_as_written(tmp_path, dump):
+    result = run_evict(dump)
+    summary = summarise([dump], "ecokv evict", {"ecokv": "0"}, {"budgets": "7, 11"}, result.methods)
+    write_results(tmp_path, result.tables, summary)
+    again = read_results(tmp_path)
+    assert again.summary["settings"] == {"budgets": "7, 11"}
+    assert again.summary["samples"][0]["held_out_queries"] == 4
+    assert again.table("fidelity").rows == result.fidelity.rows
+    assert again.table("positions").columns == result.positions.columns
+    assert read_results(tmp_path / "nowhere") is None
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(DumpError, match="cannot be read"):
+        read_results(tmp_path)
+
+
+def test_parquet_holds_the_same_rows(tmp_path, dump):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    result = run_evict(dump)
+    result.fidelity.write_parquet(tmp_path)
+    assert parquet.read_table(tmp_path / "fidelity.parquet").to_pylist() == result.fidelity.rows
+
+
+def test_tables_refuse_odd_rows_and_write_undefined_numbers_as_empty_cells(tmp_path):
+    table = Table("t", ("a", "b"))
+    with pytest.raises(ValueError, match="'b'"):
+        table.add(a=1)
+    with pytest.raises(ValueError, match="'c'"):
+        table.add(a=1, b=2, c=3)
+    table.add(a=math.nan, b="x,y")
+    table.add(a=0.1 + 0.2, b=None)
+    with table.write_csv(tmp_path).open(newline="") as file:
+        assert list(csv.reader(file)) == [["a", "b"], ["", "x,y"], ["0.30000000000000004", ""]]
+    assert Table.read_csv(tmp_path / "t.csv").rows == table.rows
+    assert table.numbers("a") == [0.1 + 0.2]
