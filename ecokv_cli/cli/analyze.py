@@ -98,9 +98,9 @@ def command(
     verbose: o.Verbose = False,
     debug: o.Debug = False,  # noqa: ARG001 - read by guarded
 ) -> None:
-    """Cosine and Euclidean geometry, PCA, redundancy and importance-diversity correlation of dumped keys.
+    """Geometry of dumped keys: cosine and Euclidean statistics, PCA, redundancy, importance against diversity.
 
-    Works on a run of `ecokv dump`, without the model; writes tables, figures and report.html into the run folder.
+    Works on a run of `ecokv dump`, without the model; tables, figures and report.html go into the run folder.
     """
     from ecokv_cli.dump.runs import find_run
 

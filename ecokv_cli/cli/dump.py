@@ -171,8 +171,9 @@ def command(
 ) -> None:
     """Run a model once on images and a prompt and write what its cache holds.
 
-    One prefill, then a greedy answer. Per layer: keys, values, the queries of the last positions, and the keys, values
-    and queries of the decoded tokens. One sample at a time.
+    One prefill, then a greedy answer; one sample at a time.
+
+    Stored per layer: keys, values, the queries of the last positions, and all three of the decoded tokens.
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     sample = choose_sample(images or (), prompt)

@@ -115,8 +115,9 @@ def command(
 ) -> None:
     """Evict with every method at every budget and compare with the full cache on held-out queries.
 
-    A budget counts tokens per KV head and layer, the protected window included. Works on a run of `ecokv dump`, without
-    the model; writes tables, figures and report.html into the run folder.
+    A budget counts tokens per KV head and layer, the protected window included.
+
+    Works on a run of `ecokv dump`, without the model; tables, figures and report.html go into the run folder.
     """
     from ecokv_cli.dump.runs import find_run
 

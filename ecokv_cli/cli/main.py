@@ -47,8 +47,7 @@ def root(
 ) -> None:
     """Offline analysis of KV-cache geometry and eviction in multimodal language models.
 
-    dump runs a model once on an image and a prompt and writes its keys, values and queries; analyze and evict work on
-    that dump without the model; run does all three.
+    dump runs a model once and writes what its cache holds; analyze and evict work on that; run does all three.
     """
 
 

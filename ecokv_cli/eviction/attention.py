@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 
-import functools
-
 import torch
 
 
@@ -40,7 +38,6 @@ def window_attention(
     window = queries.shape[1]
     grouped = queries.view(heads, -1, window, dim)
     later = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
-    reduce = torch.maximum if gqa == "max" else torch.add
     # One query head of every group at a time: O(H W N) memory whatever the group size.
     members = (_received(member, keys, scaling, later, candidates) for member in grouped.unbind(1))
     total = functools.reduce(torch.maximum if gqa == "max" else torch.add, members)

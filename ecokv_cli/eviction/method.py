@@ -186,7 +186,9 @@ def parse_method(spec: str) -> Method:
     booster_type = _lookup(booster_name, BOOSTERS, "booster", spec) if booster_name else None
     if booster_type and not host_type.scores_attention:
         attention = ", ".join(name for name, kind in HOSTS.items() if kind.scores_attention)
-        raise MethodError(f"method '{spec}': {host_name} has no attention scores to boost; hosts that have: {attention}")
+        raise MethodError(
+            f"method '{spec}': {host_name} has no attention scores to boost; hosts that have: {attention}"
+        )
     given = _options(spec, host_options, booster_options)
     windows = {key: _number(spec, key, given.pop(key), int) for key in _WINDOW_OPTIONS if key in given}
     parts: list[Any] = []

@@ -75,8 +75,8 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
     if len(budgets) > 1:
         legend_above(figure, [Line2D([], [], **look) for look in looks], labels)
     caption = (
-        "Share of the positions that each method keeps, by age: 0 is the last token of the prompt"
-        f"{_at(budgets, 'line')}. A line near 1 at the left means that recent tokens survive, which a protected window "
+        f"Share of the positions that each method keeps{_at(budgets, 'line')}, by age: 0 is the last token of the "
+        "prompt. A line near 1 at the left means that recent tokens survive, which a protected window "
         "forces for its own length; a level line means that age does not matter. Shares are means over "
         f"{averaged(recency)} within each bin of ages."
     )

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined, Template
 
 from ecokv_cli.errors import OutputError
-from ecokv_cli.figures.style import encode
+from ecokv_cli.figures.drawing import Drawing
+from ecokv_cli.figures.style import KINDS, encode
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from ecokv_cli.figures.drawing import Drawing
+    from ecokv_cli.figures.gallery import Plate
     from ecokv_cli.studies.tables import Table, Value
 
 _PIXELS_PER_INCH = 200
@@ -53,15 +54,15 @@ class TableView:
 
 @dataclass(frozen=True)
 class Section:
-    """A chapter of the page: a heading, then paragraphs, tables and figures in this order.
+    """A chapter of the page: a heading, then paragraphs, tables and figures (drawn or saved) in this order.
 
-    `folder` is where the figures were saved, relative to the page; empty if they were not.
+    `folder` is where the figures were saved, relative to the page; the page links the files that are there.
     """
 
     title: str
     text: Sequence[str] = ()
     tables: Sequence[TableView] = ()
-    figures: Sequence[Drawing] = ()
+    figures: Sequence[Drawing | Plate] = ()
     folder: str = ""
 
 
@@ -111,7 +112,7 @@ def write_report(
         title=title,
         summary=summary,
         highlights=highlights or {},
-        chapters=list(_chapters(sections)),
+        chapters=list(_chapters(sections, path.parent)),
         settings={name: _setting(value) for name, value in settings.items()},
         versions=versions,
         command=command,
@@ -130,7 +131,7 @@ def _template() -> Template:
     return environment.from_string(files("ecokv_cli.figures").joinpath("report.html.j2").read_text(encoding="utf-8"))
 
 
-def _chapters(sections: Iterable[Section]) -> Iterable[dict[str, Any]]:
+def _chapters(sections: Iterable[Section], home: Path) -> Iterable[dict[str, Any]]:
     """Sections as the template reads them, with tables and figures numbered through."""
     tables = figures = 0
     for section in sections:
@@ -138,22 +139,32 @@ def _chapters(sections: Iterable[Section]) -> Iterable[dict[str, Any]]:
         for view in section.tables:
             tables += 1
             chapter["tables"].append({"number": tables} | _table(view))
-        for drawing in section.figures:
+        for picture in section.figures:
             figures += 1
-            chapter["figures"].append({"number": figures} | _figure(drawing, section.folder))
+            chapter["figures"].append({"number": figures} | _figure(picture, section.folder, home))
         yield chapter
 
 
-def _figure(drawing: Drawing, folder: str) -> dict[str, Any]:
-    image = encode(drawing.figure, "png", dpi=_PIXELS_PER_INCH)
-    width, height = drawing.figure.get_size_inches()
+def _files(folder: str, stem: str) -> list[tuple[str, str]]:
+    """What `Drawing.save` may have left: kinds with names relative to the page."""
+    kinds = {kind.upper(): kind for kind in KINDS} | {"data": "csv"}
+    return [(kind, f"{folder}/{stem}.{ending}") for kind, ending in kinds.items()] if folder else []
+
+
+def _figure(picture: Drawing | Plate, folder: str, home: Path) -> dict[str, Any]:
+    if isinstance(picture, Drawing):
+        image, stem = encode(picture.figure, "png", dpi=_PIXELS_PER_INCH), picture.stem
+        width, height = picture.figure.get_size_inches()
+    else:
+        image, stem = picture.png.read_bytes(), picture.png.stem
+        width, height = picture.inches
     return {
-        "title": drawing.title,
-        "caption": drawing.caption,
+        "title": picture.title,
+        "caption": picture.caption,
         "source": f"data:image/png;base64,{base64.b64encode(image).decode()}",
         "width": round(width * _SCREEN_PER_INCH),
         "height": round(height * _SCREEN_PER_INCH),
-        "file": f"{folder}/{drawing.stem}" if folder else "",
+        "files": [(kind, name) for kind, name in _files(folder, stem) if (home / name).is_file()],
     }
 
 

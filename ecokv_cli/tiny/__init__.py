@@ -2,5 +2,5 @@
 
 from pathlib import Path
 
-SHIPPED_MODEL = Path(__file__).parent / "model"
+SHIPPED_MODEL = Path(__file__).parent / "ecokv-form-reader"
 """Folder of the shipped checkpoint; it loads like any other."""

@@ -31,6 +31,7 @@ PEAK_RATE = 1.5e-3
 WARM_UP = 100
 TOKENS_PER_BATCH = 3600
 QUESTIONS = 8
+SAVE_EVERY = 200
 IDS = checkpoint.vocabulary()
 WORD_IDS = torch.tensor([IDS[checkpoint.SPACE + w] for w in WORDS])
 
@@ -140,7 +141,10 @@ def make_batch(step: int, progress: float, tokenizer: Any) -> dict[str, Any]:
         "tokens": tokens,
         "labels": labels,
         "positions": positions(before, height, width, length - before - 1),
-        **{name: torch.from_numpy(np.stack(parts)) for name, parts in zip(("chars", "words", "place"), zip(*aux, strict=True), strict=True)},
+        **{
+            name: torch.from_numpy(np.stack(parts))
+            for name, parts in zip(("chars", "words", "place"), zip(*aux, strict=True), strict=True)
+        },
     }
 
 
@@ -187,7 +191,7 @@ def rate(step: int, steps: int, decay: float) -> float:
 
 
 def train(output: Path, state_file: Path, steps: int, decay: float, seed: int) -> None:
-    """Run or resume training; every 200 steps the checkpoint in `output` and the state file are renewed."""
+    """Run or resume training; every `SAVE_EVERY` steps checkpoint and state file are renewed."""
     tokenizer = checkpoint.build_tokenizer()
     model = checkpoint.build_model(seed)
     heads = Heads(model.config.text_config.hidden_size)
@@ -213,7 +217,7 @@ def train(output: Path, state_file: Path, steps: int, decay: float, seed: int) -
             group["lr"] = PEAK_RATE * rate(step, steps, decay)
         loss, log = losses(model, heads, batch)
         optimizer.zero_grad(set_to_none=True)
-        loss.backward()
+        loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         done = step + 1
@@ -227,7 +231,7 @@ def train(output: Path, state_file: Path, steps: int, decay: float, seed: int) -
                     writer.writeheader()
                 writer.writerow(row)
             print(json.dumps(row), flush=True)
-        if done % 200 == 0 or done == steps:
+        if done % SAVE_EVERY == 0 or done == steps:
             elapsed = time.monotonic() - began
             partial = state_file.with_suffix(".partial")
             torch.save(

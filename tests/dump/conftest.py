@@ -24,15 +24,17 @@ def tensors(seed, dtype=torch.float32):
 
 
 def manifest(records, sample="page", **changes):
+    model = ModelInfo("tiny", None, "Tiny", "tiny", "0" * 64, LAYERS, QUERY_HEADS, KV_HEADS, DIM, remote_code=False)
     nothing = (None,) * TOKENS
+    roles = ("special",) + ("text",) * (TOKENS - 1)
     fields = {
         "schema_version": SCHEMA_VERSION, "created": "2026-01-01T00:00:00+00:00", "sample": sample, "command": "ecokv dump",
-        "seed": 0, "model": ModelInfo("tiny", None, "Tiny", "tiny", "0" * 64, LAYERS, QUERY_HEADS, KV_HEADS, DIM, False),
-        "attention": "sdpa", "compute_dtype": "float32", "stored_dtype": "float32", "device": "cpu", "processor": {},
-        "images": (), "grids": (), "prompt": "what?", "rendered_sha256": "0" * 64,
-        "tokens": Tokens(tuple(range(TOKENS)), tuple("abcdefghijklm"), ("special",) + ("text",) * 12, *[nothing] * 3),
-        "position_ids": (tuple(range(TOKENS)),), "decoded": Decoded((1, 2), ("b", "c"), "bc", False), "window": WINDOW,
-        "tensors": tuple(tensors(0)), "layers": tuple(records), "seconds": {"prefill": 0.5}, "versions": {"ecokv": "0"},
+        "seed": 0, "model": model, "attention": "sdpa", "compute_dtype": "float32", "stored_dtype": "float32",
+        "device": "cpu", "processor": {}, "images": (), "grids": (), "prompt": "what?", "rendered_sha256": "0" * 64,
+        "tokens": Tokens(tuple(range(TOKENS)), tuple("abcdefghijklm"), roles, nothing, nothing, nothing),
+        "position_ids": (tuple(range(TOKENS)),), "decoded": Decoded((1, 2), ("b", "c"), "bc", ended=False),
+        "window": WINDOW, "tensors": tuple(tensors(0)), "layers": tuple(records), "seconds": {"prefill": 0.5},
+        "versions": {"ecokv": "0"},
     }  # fmt: skip
     return Manifest(**(fields | changes))
 

@@ -6,8 +6,8 @@ from conftest import LAYERS, tensors
 from safetensors import safe_open
 
 from ecokv_cli.dump.reader import open_dump
-from ecokv_cli.errors import DumpError, NonFiniteError, OutputError
 from ecokv_cli.dump.writer import fresh_folder, require_space
+from ecokv_cli.errors import DumpError, NonFiniteError, OutputError
 
 
 def edit(folder, **changes):
@@ -76,7 +76,7 @@ def test_a_missing_field_is_named(write):
     data = json.loads((folder / "manifest.json").read_text())
     del data["tokens"]["roles"]
     (folder / "manifest.json").write_text(json.dumps(data))
-    with pytest.raises(DumpError, match="manifest.tokens.roles is missing"):
+    with pytest.raises(DumpError, match=r"manifest\.tokens\.roles is missing"):
         open_dump(folder)
 
 
@@ -133,9 +133,14 @@ def test_non_finite_tensors_are_counted_when_written_and_refused_by_layer_and_he
 def test_a_failed_write_leaves_the_old_dump_and_no_litter(write):
     folder = write()
     before = sorted(p.name for p in folder.iterdir())
-    with pytest.raises(RuntimeError, match="boom"), fresh_folder(folder, force=True) as partial:
-        (partial / "layer_000.safetensors").write_bytes(b"half")
-        raise RuntimeError("boom")
+
+    def fail():
+        with fresh_folder(folder, force=True) as partial:
+            (partial / "layer_000.safetensors").write_bytes(b"half")
+            raise RuntimeError("boom")
+
+    with pytest.raises(RuntimeError, match="boom"):
+        fail()
     assert sorted(p.name for p in folder.iterdir()) == before
     assert [p.name for p in folder.parent.iterdir()] == ["page"]
 

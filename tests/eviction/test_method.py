@@ -59,7 +59,9 @@ def test_the_same_method_written_twice_counts_once():
     assert [m.name for m in parse_methods(["snapkv", "snapkv[window=32]", "keydiff"])] == ["snapkv", "keydiff"]
 
 
-@pytest.mark.parametrize(("name", "window"), [("snapkv", 32), ("snapkv+mixkv", 32), ("snapkv+ecokv", 4), ("keydiff", 0)])
+@pytest.mark.parametrize(
+    ("name", "window"), [("snapkv", 32), ("snapkv+mixkv", 32), ("snapkv+ecokv", 4), ("keydiff", 0)]
+)
 def test_default_windows(name, window):
     assert parse_method(name).keep_window == window
     with_room = parse_method(name)

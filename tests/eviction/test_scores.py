@@ -33,7 +33,9 @@ def test_snapkv_equals_the_naive_reference(window, kernel, pooling, gqa):
     candidates = layer.tokens - window
     found = snapkv_importance(layer, window=window, candidates=candidates, kernel=kernel, pooling=pooling, gqa=gqa)
     queries = layer.window_queries[:, -window:].numpy()
-    wanted = reference.snapkv_importance(queries, layer.keys.numpy(), layer.scaling, kernel=kernel, pooling=pooling, gqa=gqa)
+    wanted = reference.snapkv_importance(
+        queries, layer.keys.numpy(), layer.scaling, kernel=kernel, pooling=pooling, gqa=gqa
+    )
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 
 
@@ -101,7 +103,9 @@ def test_published_scores_and_kept_sets(case):
         part = {k.removeprefix(f"L{index}."): v for k, v in tensors.items() if k.startswith(f"L{index}.")}
         keys, queries = part["keys"].float(), part["q_window"].float()
         empty = keys[:, :0]
-        layer = Layer(index, keys, part["values"].float(), queries, keys.shape[-1] ** -0.5, queries[:, :0], empty, empty)
+        layer = Layer(
+            index, keys, part["values"].float(), queries, keys.shape[-1] ** -0.5, queries[:, :0], empty, empty
+        )
         if case["method"] == "snapkv":
             method = parse_method(f"snapkv[window={case['window']},kernel={case['kernel']}]")
         else:
@@ -165,7 +169,9 @@ def test_ecokv_at_alpha_and_beta_zero_is_mixkv_with_online_redundancy(seed):
 
 def test_lambda_one_is_pure_diversity_and_lambda_zero_pure_importance():
     layer = random_layer()
-    twin = replace(layer, keys=layer.keys[:, :1].expand(-1, 29, -1) * torch.linspace(1, 2, 29, dtype=torch.float64)[:, None])
+    twin = replace(
+        layer, keys=layer.keys[:, :1].expand(-1, 29, -1) * torch.linspace(1, 2, 29, dtype=torch.float64)[:, None]
+    )
     pure = parse_method("snapkv+ecokv[window=3,beta=0]").boost(twin)
     np.testing.assert_allclose(pure.weight, [1, 1], atol=1e-12)
     factor = pure.score.mean(1, keepdim=True) / pure.diversity.mean(1, keepdim=True)

@@ -54,7 +54,10 @@ def test_a_larger_budget_keeps_all_of_a_smaller_one(name, first, second, seed):
 
 
 @settings(deadline=None, max_examples=25)
-@given(st.sampled_from(["keydiff", "oracle", "snapkv[kernel=1]+mixkv", "snapkv[kernel=1]+ecokv"]), st.permutations(range(26)))
+@given(
+    st.sampled_from(["keydiff", "oracle", "snapkv[kernel=1]+mixkv", "snapkv[kernel=1]+ecokv"]),
+    st.permutations(range(26)),
+)
 def test_permuting_candidates_permutes_what_is_kept(name, order):
     layer = random_layer()
     method = parse_method(name).with_window(3)
@@ -79,7 +82,9 @@ def test_a_budget_of_n_or_more_keeps_everything(name, budget):
 
 
 @pytest.mark.parametrize("name", SCORED)
-@pytest.mark.parametrize(("tokens", "window", "budget"), [(1, 1, 1), (2, 1, 1), (7, 7, 7), (8, 7, 7), (9, 4, 4), (5, 9, 9)])
+@pytest.mark.parametrize(
+    ("tokens", "window", "budget"), [(1, 1, 1), (2, 1, 1), (7, 7, 7), (8, 7, 7), (9, 4, 4), (5, 9, 9)]
+)
 def test_edges_of_window_and_budget(name, tokens, window, budget):
     selection = parse_method(name).with_window(window).select(random_layer(tokens=tokens), budget)
     assert selection.counts.tolist() == [min(budget, tokens)] * 2

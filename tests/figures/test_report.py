@@ -58,7 +58,7 @@ def table(rows=29):
 def write(tmp_path, drawing):
     def write(**changes):
         view = TableView(table(), f"Scores {EVIL}", limit=13, file="analysis/a b#c.csv")
-        figures = (drawing("geometry", width="single"), drawing("role"))
+        figures = (drawing("cosine", width="single"), drawing("cosine"))
         page = {
             "title": f"Run {EVIL}",
             "sections": (Section(f"Part {EVIL}", (f"Text {EVIL}",), (view,), figures, "analysis/figures"),),
@@ -88,7 +88,7 @@ def test_nothing_handed_in_becomes_markup(write):
 def test_captions_are_escaped(write, drawing):
     from dataclasses import replace
 
-    odd = replace(drawing("role"), caption=EVIL, title=f'" onload="{EVIL}')
+    odd = replace(drawing("cosine"), caption=EVIL, title=f'" onload="{EVIL}')
     page = Page(write(sections=(Section("One", figures=(odd,)),)))
     assert EVIL in page.inside("figcaption")
     assert set(page.named("img")[0]) == {"src", "width", "height", "class", "alt"}
@@ -121,6 +121,17 @@ def test_images_are_inside_with_words_for_them(write):
             assert image.width / image.height == pytest.approx(
                 int(attributes["width"]) / int(attributes["height"]), abs=0.02
             )
+
+
+def test_saved_figures_are_shown_as_they_are(write, drawing, tmp_path):
+    from ecokv_cli.figures.gallery import Plate
+
+    file = drawing("cosine", width="single").save(tmp_path / "a b", ("png", "svg"))[0]
+    plate = Plate(file, (3.3, 2.5), "Cosine", "How to read it.")
+    page = Page(write(sections=(Section("One", figures=(plate,), folder="a b"),)))
+    assert page.named("img")[0]["src"].endswith(base64.b64encode(file.read_bytes()).decode())
+    linked = [a["href"] for a in page.named("a") if not a["href"].startswith("#")]
+    assert linked == [f"a%20b/cosine_distribution.{kind}" for kind in ("png", "svg", "csv")]
 
 
 def test_contents_lead_somewhere(write):

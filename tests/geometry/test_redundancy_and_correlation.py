@@ -63,7 +63,9 @@ def test_rank_correlation_equals_the_reference_with_ties():
     assert found[0].p > 0.05 > found[1].p
 
 
-@pytest.mark.parametrize(("first", "reason"), [([[1.0, 1, 1, 1]], "a score is constant"), ([[1.0, 2]], "fewer than 3 positions")])
+@pytest.mark.parametrize(
+    ("first", "reason"), [([[1.0, 1, 1, 1]], "a score is constant"), ([[1.0, 2]], "fewer than 3 positions")]
+)
 def test_undefined_correlations_say_why(first, reason):
     result = rank_correlation(torch.tensor(first), torch.arange(len(first[0]), dtype=torch.float32)[None])[0]
     assert (result.rho, result.p, result.note) == (None, None, reason)

@@ -14,7 +14,6 @@ from transformers import (
     LlavaNextImageProcessor,
     LlavaNextProcessor,
     MistralConfig,
-    PreTrainedTokenizerFast,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
 )
@@ -23,8 +22,10 @@ from ecokv_cli.models.loading import load_model
 from ecokv_cli.tiny import SHIPPED_MODEL, checkpoint
 
 TEMPLATE = (
-    "{% for m in messages %}<|im_start|>{{ m['role'] }} {% if m['content'] is string %}{{ m['content'] }}{% else %}"
-    "{% for p in m['content'] %}{% if p['type'] == 'image' %}<|image_pad|>{% else %}{{ p['text'] }}{% endif %}{% endfor %}"
+    "{% for m in messages %}<|im_start|>{{ m['role'] }} "
+    "{% if m['content'] is string %}{{ m['content'] }}{% else %}"
+    "{% for p in m['content'] %}{% if p['type'] == 'image' %}<|image_pad|>{% else %}{{ p['text'] }}{% endif %}"
+    "{% endfor %}"
     "{% endif %}<|im_end|>{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant{% endif %}"
 )
 

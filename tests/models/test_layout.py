@@ -59,7 +59,11 @@ def test_a_marked_region_changes_exactly_its_cells_at_the_input_of_the_decoder(l
     change = (states[0] - states[1]).norm(dim=-1)
     tokens, grids = describe_tokens(loaded, inputs, [size])
     grid = grids[-1]
-    cells = [i for i in range(len(tokens.ids)) if tokens.image[i] is not None and i >= grid.start and tokens.row[i] is not None]
+    cells = [
+        i
+        for i in range(len(tokens.ids))
+        if tokens.image[i] is not None and i >= grid.start and tokens.row[i] is not None
+    ]
     best = max(cells, key=lambda i: change[i])
     assert (tokens.row[best], tokens.col[best]) == (1, 2)
 
@@ -71,7 +75,7 @@ def test_text_models_take_no_images(loaded_model, picture):
 
 @pytest.mark.parametrize("token", ["<|image_pad|>", "<|im_end|>", "<|vision_start|>"])
 def test_control_tokens_in_a_prompt_are_refused(loaded_model, picture, token):
-    with pytest.raises(UsageError, match="image_pad|im_end|vision_start"):
+    with pytest.raises(UsageError, match=r"image_pad|im_end|vision_start"):
         prepare(loaded_model("shipped"), [picture], f"what {token} is")
 
 

@@ -80,7 +80,9 @@ def test_geometry_rows_equal_their_definitions(dump):
 def test_lambda_and_correlation_equal_the_naive_reference(dump):
     layer = layer_of(2)
     window = 4
-    attention = reference.snapkv_importance(layer.window_queries[:, -window:].numpy(), layer.keys.numpy(), layer.scaling)
+    attention = reference.snapkv_importance(
+        layer.window_queries[:, -window:].numpy(), layer.keys.numpy(), layer.scaling
+    )
     parts = reference.ecokv_score(attention, layer.keys.numpy(), layer.values.numpy(), window)
     for row in analyze([dump], settings(layers=(2,))).geometry:
         head = row["kv_head"]
@@ -107,7 +109,12 @@ def test_analysis_wants_an_ecokv_booster():
 
 
 def run_evict(dump, **changes):
-    base = {"methods": tuple(parse_methods(["full", "snapkv", "keydiff", "oracle"], 3)), "budgets": (7, 11), "layers": (0, 2), "focus": (2, 1)}
+    base = {
+        "methods": tuple(parse_methods(["full", "snapkv", "keydiff", "oracle"], 3)),
+        "budgets": (7, 11),
+        "layers": (0, 2),
+        "focus": (2, 1),
+    }
     return evict([dump], EvictSettings(**(base | changes)))
 
 

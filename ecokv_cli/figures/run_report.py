@@ -1,0 +1,131 @@
+"""``report.html`` of a run, put together from what its analysis and eviction folders hold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ecokv_cli.dump.runs import Run
+from ecokv_cli.figures.gallery import load_plates
+from ecokv_cli.figures.report import Section, TableView, write_report
+from ecokv_cli.studies.results import Results, read_results
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ecokv_cli.dump.reader import Dump
+
+LAYER_COLUMNS = (
+    "layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std", "spearman",
+)  # fmt: skip
+METHOD_COLUMNS = ("budget", "method", "window", "kept", "mass", "output_error", "output_cosine", "oracle_overlap")
+
+LAYER_CAPTION = (
+    "Geometry of the keys per layer, means over KV heads. cos_mean: mean cosine of two different keys (1 = all point "
+    "the same way). dist_mean: mean distance to the centroid, in units of the keys and not comparable between layers. "
+    "effective_rank: directions in even use. r_euc and the lambdas: redundancy, the weight that diversity gets. "
+    "spearman: rank correlation of importance and diversity over the candidates."
+)
+METHOD_CAPTION = (
+    "Fidelity per method, means over layers and KV heads, judged by the queries of decoded tokens, which took no part "
+    "in the selection (the oracle apart, which sees them). kept: tokens per head, the window included. mass: share of "
+    "their attention that falls on what is left (1 = all). output_error: relative error of the attention output "
+    "(0 = none). oracle_overlap: Jaccard overlap with the oracle's choice, window left out."
+)
+UNMATCHED = (
+    "The methods have different windows, so these rows are not matched: a difference can come from the window as well "
+    "as from the score. Run ecokv evict with --window W to give all of them the same."
+)
+
+
+def write_run_report(folder: Path) -> Path:
+    """Write ``report.html`` into the run folder from the results that are there.
+
+    Parameters
+    ----------
+    folder
+        A run folder with at least a dump.
+
+    Returns
+    -------
+    Path
+        The report.
+    """
+    samples = Run(folder).samples()
+    analysis, eviction = read_results(folder / "analysis"), read_results(folder / "eviction")
+    found = {"analysis": analysis, "eviction": eviction}
+    sections = [_samples(samples)]
+    if analysis:
+        sections.append(_analysis(analysis))
+    if eviction:
+        sections.append(_eviction(eviction))
+    commands = list(dict.fromkeys([*(d.manifest.command for d in samples), *(r.summary["command"] for r in found.values() if r)]))
+    settings = {f"{name}: {key}": value for name, r in found.items() if r for key, value in r.summary["settings"].items()}
+    first = samples[0].manifest
+    names = ", ".join(dump.manifest.sample for dump in samples[:5]) + (" ..." if len(samples) > 5 else "")
+    return write_report(
+        folder / "report.html",
+        f"KV cache of {first.model.id}: {names}",
+        sections,
+        summary=[
+            f"{first.model.architecture}, {first.model.layers} layers, {first.model.query_heads} query heads on "
+            f"{first.model.kv_heads} KV heads of dimension {first.model.head_dim}; computed in {first.compute_dtype}, "
+            f"stored in {first.stored_dtype}, {first.attention} attention."
+        ],
+        settings={"model": first.model.id, "revision": first.model.revision, "seed": first.seed, **settings},
+        versions=first.versions,
+        command="\n".join(commands),
+        highlights=_highlights(samples),
+    )
+
+
+def _highlights(samples: list[Dump]) -> dict[str, str]:
+    if len(samples) > 1:
+        return {"samples": str(len(samples))}
+    manifest = samples[0].manifest
+    roles = manifest.tokens.by_role()
+    return {
+        "prompt tokens": str(len(manifest.tokens.ids)),
+        **{f"{role} tokens": str(count) for role, count in roles.items()},
+        "held-out queries": str(manifest.decoded.fed_back),
+    }
+
+
+def _samples(samples: list[Dump]) -> Section:
+    text = []
+    for dump in samples[:20]:
+        manifest = dump.manifest
+        images = ", ".join(f"{i.source} ({i.used_size[0]} x {i.used_size[1]} px)" for i in manifest.images) or "no image"
+        text.append(f"{manifest.sample}: {images}. Prompt: “{manifest.prompt}” Greedy answer: “{manifest.decoded.text}”")
+        text += [f"{image.source}: {note}" for image in manifest.images for note in image.notes]
+    if len(samples) > 20:
+        text.append(f"... and {len(samples) - 20} more.")
+    return Section("Sample" if len(samples) == 1 else "Samples", text)
+
+
+def _analysis(results: Results) -> Section:
+    settings = results.summary["settings"]
+    return Section(
+        "Geometry",
+        [f"Importance, diversity and lambda are those of {settings['booster']} with a window of {settings['window']}."],
+        [_view(results, "layers", LAYER_CAPTION, LAYER_COLUMNS, limit=100)],
+        load_plates(results.folder / "figures"),
+        "analysis/figures",
+    )
+
+
+def _eviction(results: Results) -> Section:
+    windows = {row["window"] for row in results.summary["results"] if row["method"] != "full"}
+    return Section(
+        "Eviction",
+        [UNMATCHED] if len(windows) > 1 else [],
+        [_view(results, "methods", METHOD_CAPTION, METHOD_COLUMNS, limit=100)],
+        load_plates(results.folder / "figures"),
+        "eviction/figures",
+    )
+
+
+def _view(results: Results, name: str, caption: str, columns: tuple[str, ...], limit: int) -> TableView:
+    table = results.table(name)
+    if len(table.distinct("sample")) > 1:
+        columns = ("sample", *columns)
+    return TableView(table, caption, columns, limit, f"{results.folder.name}/{name}.csv")
