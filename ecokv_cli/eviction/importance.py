@@ -71,7 +71,8 @@ def snapkv_importance(
 
 def value_norms(layer: Layer, candidates: int) -> torch.Tensor:
     """Euclidean norm of each value, ``[H, candidates]``; attention sinks have tiny ones."""
-    return torch.linalg.vector_norm(layer.values[:, :candidates], dim=-1)
+    norms: torch.Tensor = torch.linalg.vector_norm(layer.values[:, :candidates], dim=-1)
+    return norms
 
 
 def keydiff_score(layer: Layer, candidates: int) -> torch.Tensor:

@@ -166,7 +166,7 @@ def _blind_share(roles: Table) -> float | None:
 
 
 @drawn
-def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing:
+def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing | None:
     """Draw how far the kept sets of methods agree (Jaccard), one matrix per budget.
 
     Parameters
@@ -175,8 +175,15 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing:
         The `overlap` table; a pair may be given in one order only.
     width
         See `style.inches`.
+
+    Returns
+    -------
+    Drawing or None
+        None when fewer than two methods evict.
     """
     methods = _evicting(list(dict.fromkeys([*names(overlap, "method_a"), *names(overlap, "method_b")])))
+    if len(methods) < 2:
+        return None
     budgets = ordered(overlap, "budget")
     columns = min(len(budgets), 2 if inches(width) >= WIDE else 1)
     labels = 0.066 * max(map(len, methods)) + 0.1

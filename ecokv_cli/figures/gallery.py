@@ -100,7 +100,7 @@ def _named(drawings: Iterable[Drawing | None], sample: str, *, alone: bool) -> l
 
 def _overlays(positions: Table, dump: Dump, width: str) -> list[Drawing | None]:
     """Kept positions over each image, on its finest grid."""
-    drawn = []
+    drawn: list[Drawing | None] = []
     for number in range(len(dump.manifest.images)):
         grids = [grid for grid in dump.manifest.grids if grid.image == number]
         if not grids:
@@ -109,9 +109,9 @@ def _overlays(positions: Table, dump: Dump, width: str) -> list[Drawing | None]:
         cells = replace(
             positions, rows=[row for row in positions if _on(grid, row["position"]) and row["row"] is not None]
         )
-        pages = [_cropped(dump, grid)] * (number + 1)
-        drawing = kept_over_image(cells, pages, image=number, width=width)
-        drawn.append(drawing and replace(drawing, stem=f"{drawing.stem}-{number}" if number else drawing.stem))
+        page = _cropped(dump, grid)
+        budgets = [int(str(budget)) for budget in cells.distinct("budget")]
+        drawn += [kept_over_image(cells, page, budget=budget, image=number, width=width) for budget in budgets]
     return drawn
 
 

@@ -12,13 +12,11 @@ from matplotlib.colors import LinearSegmentedColormap, Normalize
 from PIL import Image
 
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, listed, names, ordered, whole
+from ecokv_cli.figures.parts import WIDE, listed, names, whole
 from ecokv_cli.figures.style import QUIET, inches, new_figure
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import numpy.typing as npt
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -50,10 +48,10 @@ class GridImage:
 @drawn
 def kept_over_image(
     positions: Table,
-    images: Sequence[GridImage],
+    page: GridImage,
     *,
+    budget: int,
     image: int = 0,
-    budget: int | None = None,
     width: str | float = "double",
 ) -> Drawing | None:
     """Draw which cells of an image each method keeps: over all heads, and for the chosen head if the table has one.
@@ -62,28 +60,25 @@ def kept_over_image(
     ----------
     positions
         The `positions` table of one sample.
-    images
-        The images of the sample, in the order of the table's `image` column.
-    image
-        Which of them to draw.
+    page
+        The image and its grid.
     budget
-        Which budget to draw; the smallest if not given.
+        Which budget to draw.
+    image
+        Its number in the table's `image` column.
     width
         See `style.inches`.
 
     Returns
     -------
     Drawing or None
-        None when there is no such image or the table has no rows for it.
+        None when the table has no rows for this image and budget.
     """
-    cells = positions.where(image=image)
-    if image >= len(images) or not cells.rows:
+    cells = positions.where(image=image, budget=budget)
+    if not cells.rows:
         return None
-    budget = ordered(cells, "budget")[0] if budget is None else budget
-    cells = cells.where(budget=budget)
     methods = [m for m in names(cells, "method") if m != "full"] or names(cells, "method")
     scopes = sorted(dict.fromkeys((row["layer"], row["kv_head"]) for row in cells), key=lambda scope: scope != _ALL)
-    page = images[image]
 
     bands = math.ceil(len(methods) / (6 if inches(width) >= WIDE else 3))
     columns = math.ceil(len(methods) / bands)

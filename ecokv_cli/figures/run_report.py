@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.reader import Dump
 
 LAYER_COLUMNS = (
-    "layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std", "spearman",
+    "layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std",
+    "spearman",
 )  # fmt: skip
 METHOD_COLUMNS = ("budget", "method", "window", "kept", "mass", "output_error", "output_cosine", "oracle_overlap")
 
@@ -58,13 +59,14 @@ def write_run_report(folder: Path) -> Path:
         sections.append(_analysis(analysis))
     if eviction:
         sections.append(_eviction(eviction))
-    commands = list(dict.fromkeys([*(d.manifest.command for d in samples), *(r.summary["command"] for r in found.values() if r)]))
-    settings = {f"{name}: {key}": value for name, r in found.items() if r for key, value in r.summary["settings"].items()}
+    studies = {name: results.summary for name, results in found.items() if results}
+    commands = [*(dump.manifest.command for dump in samples), *(summary["command"] for summary in studies.values())]
+    settings = {f"{name}: {key}": v for name, summary in studies.items() for key, v in summary["settings"].items()}
     first = samples[0].manifest
-    names = ", ".join(dump.manifest.sample for dump in samples[:5]) + (" ..." if len(samples) > 5 else "")
+    names = ", ".join(dump.manifest.sample for dump in samples[:5])
     return write_report(
         folder / "report.html",
-        f"KV cache of {first.model.id}: {names}",
+        f"KV cache of {first.model.id}: {names}{' ...' if len(samples) > 5 else ''}",
         sections,
         summary=[
             f"{first.model.architecture}, {first.model.layers} layers, {first.model.query_heads} query heads on "
@@ -73,7 +75,7 @@ def write_run_report(folder: Path) -> Path:
         ],
         settings={"model": first.model.id, "revision": first.model.revision, "seed": first.seed, **settings},
         versions=first.versions,
-        command="\n".join(commands),
+        command="\n".join(dict.fromkeys(commands)),
         highlights=_highlights(samples),
     )
 
@@ -94,8 +96,12 @@ def _samples(samples: list[Dump]) -> Section:
     text = []
     for dump in samples[:20]:
         manifest = dump.manifest
-        images = ", ".join(f"{i.source} ({i.used_size[0]} x {i.used_size[1]} px)" for i in manifest.images) or "no image"
-        text.append(f"{manifest.sample}: {images}. Prompt: “{manifest.prompt}” Greedy answer: “{manifest.decoded.text}”")
+        images = (
+            ", ".join(f"{i.source} ({i.used_size[0]} x {i.used_size[1]} px)" for i in manifest.images) or "no image"
+        )
+        text.append(
+            f"{manifest.sample}: {images}. Prompt: “{manifest.prompt}” Greedy answer: “{manifest.decoded.text}”"
+        )
         text += [f"{image.source}: {note}" for image in manifest.images for note in image.notes]
     if len(samples) > 20:
         text.append(f"... and {len(samples) - 20} more.")

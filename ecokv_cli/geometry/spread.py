@@ -42,4 +42,5 @@ def centroid_distances(vectors: torch.Tensor) -> torch.Tensor:
         ``[H, N]`` >= 0 in the units of the keys. The scale differs from layer to layer, so compare ranks or
         ratios across layers, not values. ``sqrt(mean d^2)`` (RMS) is the square root of the total variance.
     """
-    return torch.linalg.vector_norm(centred(vectors), dim=-1)
+    distances: torch.Tensor = torch.linalg.vector_norm(centred(vectors), dim=-1)
+    return distances

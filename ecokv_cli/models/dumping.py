@@ -135,9 +135,7 @@ def _name(dtype: torch.dtype) -> str:
 def _store_image(folder: Path, index: int, image: LoadedImage) -> ImageInfo:
     name = f"image_{index:03d}.png"
     image.image.save(folder / name)
-    return ImageInfo(
-        image.source, name, image.format, image.sha256, image.original_size, image.used_size, image.notes
-    )
+    return ImageInfo(image.source, name, image.format, image.sha256, image.original_size, image.used_size, image.notes)
 
 
 def _processor_settings(loaded: LoadedModel) -> dict[str, object]:

@@ -39,7 +39,13 @@ def ecokv_process(tmp_path):
     def run(*arguments, stdin=b"", **environment):
         command = [sys.executable, "-m", "ecokv_cli", *map(str, arguments)]
         return subprocess.run(
-            command, input=stdin, capture_output=True, cwd=tmp_path, env={**os.environ, **environment}, check=False, timeout=120
+            command,
+            input=stdin,
+            capture_output=True,
+            cwd=tmp_path,
+            env={**os.environ, **environment},
+            check=False,
+            timeout=120,
         )
 
     return run

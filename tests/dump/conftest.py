@@ -28,8 +28,8 @@ def manifest(records, sample="page", **changes):
     nothing = (None,) * TOKENS
     roles = ("special",) + ("text",) * (TOKENS - 1)
     fields = {
-        "schema_version": SCHEMA_VERSION, "created": "2026-01-01T00:00:00+00:00", "sample": sample, "command": "ecokv dump",
-        "seed": 0, "model": model, "attention": "sdpa", "compute_dtype": "float32", "stored_dtype": "float32",
+        "schema_version": SCHEMA_VERSION, "created": "2026-01-01", "sample": sample, "command": "ecokv dump", "seed": 0,
+        "model": model, "attention": "sdpa", "compute_dtype": "float32", "stored_dtype": "float32",
         "device": "cpu", "processor": {}, "images": (), "grids": (), "prompt": "what?", "rendered_sha256": "0" * 64,
         "tokens": Tokens(tuple(range(TOKENS)), tuple("abcdefghijklm"), roles, nothing, nothing, nothing),
         "position_ids": (tuple(range(TOKENS)),), "decoded": Decoded((1, 2), ("b", "c"), "bc", ended=False),

@@ -11,7 +11,7 @@ from ecokv_cli.figures.geometry import cosine_distribution, geometry_by_layer, p
 from ecokv_cli.figures.overlay import GridImage, kept_over_image
 from ecokv_cli.figures.redundancy import lambda_by_layer, spearman_by_layer
 
-METHODS = synthetic.METHODS
+METHODS = synthetic.METHODS[2:6]
 SIZES = ((6, 2), (28, 4), (36, 8))
 LAYERED = ("cosine", "geometry", "lambda", "spearman", "fidelity")
 FLAT = ("pca", "overlay", "age", "role", "overlap")
@@ -31,9 +31,11 @@ def draw(name: str, size: tuple[int, int] = SIZES[0], width: str | float = "doub
         "geometry": lambda: geometry_by_layer(synthetic.geometry(*size), width),
         "lambda": lambda: lambda_by_layer(undefined, width),
         "spearman": lambda: spearman_by_layer(undefined, width),
-        "fidelity": lambda: fidelity_by_budget(synthetic.fidelity(*size), width),
-        "pca": lambda: pca_scatter(synthetic.pca([(0, 0), (2, 1), (5, 0)]), width),
-        "overlay": lambda: kept_over_image(synthetic.positions(METHODS[:4]), [page(synthetic.Prompt())], width=width),
+        "fidelity": lambda: fidelity_by_budget(synthetic.fidelity(*size, METHODS), width),
+        "pca": lambda: pca_scatter(synthetic.pca([(0, 0), (2, 1)]), width),
+        "overlay": lambda: kept_over_image(
+            synthetic.positions(METHODS[1:]), page(synthetic.Prompt()), budget=64, width=width
+        ),
         "age": lambda: kept_by_age(synthetic.recency(METHODS, (16, 64)), width),
         "role": lambda: kept_by_role(synthetic.roles(METHODS, (16, 64)), width),
         "overlap": lambda: overlap_matrix(synthetic.overlap(METHODS, (16, 64)), width),

@@ -190,7 +190,7 @@ def test_kept_cells_are_darker_than_evicted_ones_on_any_image_in_grey():
     shades = []
     for ink in ("black", "white"):
         image = GridImage(Image.new("RGB", (7 * 29, 5 * 31), ink), 5, 7)
-        drawing = kept_over_image(table, [image], width="single")
+        drawing = kept_over_image(table, image, budget=table.rows[0]["budget"], width="single")
         pixels = np.asarray(drawing.figure.axes[1].images[0].get_array()) @ (0.299, 0.587, 0.114)
         height, width = pixels.shape
         shades.append(pixels[height // 10 :: height // 5][:5, width // 14 :: width // 7][:, :7])
@@ -201,10 +201,10 @@ def test_kept_cells_are_darker_than_evicted_ones_on_any_image_in_grey():
 
 def test_overlay_without_its_image_or_tokens():
     table = synthetic.positions(("snapkv",))
-    assert kept_over_image(table, []) is None
-    assert kept_over_image(table, [page(synthetic.Prompt())], image=1) is None
+    assert kept_over_image(table, page(synthetic.Prompt()), budget=8, image=1) is None
+    assert kept_over_image(table, page(synthetic.Prompt()), budget=9) is None
     text_only = Table(table.name, table.columns, [row for row in table if row["role"] == "text"])
-    assert kept_over_image(text_only, [page(synthetic.Prompt())]) is None
+    assert kept_over_image(text_only, page(synthetic.Prompt()), budget=8) is None
 
 
 def test_overlay_of_a_second_image_and_of_a_chosen_budget():
@@ -213,16 +213,18 @@ def test_overlay_of_a_second_image_and_of_a_chosen_budget():
     table.rows += synthetic.positions(("snapkv",), 16, prompt).rows
     for row in table.where(role="image"):
         row["image"] = 1
-    drawing = kept_over_image(table, [page(synthetic.Prompt()), page(prompt)], image=1, budget=16, width="single")
+    drawing = kept_over_image(table, page(prompt), image=1, budget=16, width="single")
     assert drawing.stem == "kept_over_image_1_budget_16"
     assert drawing.data.distinct("budget") == [16]
-    assert kept_over_image(table, [page(prompt)] * 2, image=1, width="single").data.distinct("budget") == [8]
+    assert drawing.data.distinct("budget") == [16]
 
 
 def test_transparent_pixels_are_paper():
     clear = Image.new("RGBA", (55, 33), (0, 0, 0, 0))
     prompt = synthetic.Prompt(rows=3, cols=5)
-    drawing = kept_over_image(synthetic.positions(("random",), 7, prompt), [GridImage(clear, 3, 5)], width="single")
+    drawing = kept_over_image(
+        synthetic.positions(("random",), 7, prompt), GridImage(clear, 3, 5), budget=7, width="single"
+    )
     assert np.asarray(drawing.figure.axes[0].images[0].get_array()).max() == pytest.approx(1.0)
 
 

@@ -42,7 +42,8 @@ def dump(tmp_path):
         tuple(c if c is None else c // 5 for c in cell), tuple(c if c is None else c % 5 for c in cell),
     )  # fmt: skip
     manifest = Manifest(
-        schema_version="1.0", created="", sample="page", command="", seed=0, device="cpu", processor={}, images=(), grids=(),
+        schema_version="1.0", created="", sample="page", command="", seed=0, device="cpu", processor={}, images=(),
+        grids=(),
         model=ModelInfo("tiny", None, "Tiny", "tiny", "", 3, 6, 2, 5, False), attention="sdpa", compute_dtype="float32",
         stored_dtype="float32", prompt="?", rendered_sha256="", tokens=tokens, position_ids=(), window=11, tensors=(),
         decoded=Decoded((1, 2, 3, 4), ("a",) * 4, "aaaa", False), layers=(), seconds={}, versions={},
