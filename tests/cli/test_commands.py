@@ -34,8 +34,8 @@ def test_the_three_commands_work_in_order_without_arguments(ecokv, tmp_path):
     (run,) = (tmp_path / "ecokv-runs").iterdir()
     names = {p.relative_to(run).as_posix() for p in run.rglob("*")}
     for expected in (
-        "report.html", "dump/two-columns/manifest.json", "dump/two-columns/layer_005.safetensors", "analysis/geometry.csv",
-        "analysis/summary.json", "eviction/ledger.csv", "eviction/kept.safetensors",
+        "report.html", "dump/two-columns/manifest.json", "dump/two-columns/layer_005.safetensors",
+        "analysis/geometry.csv", "analysis/summary.json", "eviction/ledger.csv", "eviction/kept.safetensors",
     ):  # fmt: skip
         assert expected in names
     for kind, count in (("analysis", 5), ("eviction", 5)):
@@ -91,8 +91,8 @@ def test_results_are_the_same_every_time_and_need_force_to_be_replaced(ecokv, ru
 
 def test_layers_heads_formats_and_width_are_taken(ecokv, run_folder):
     status, _, _ = ecokv(
-        "analyze", run_folder, "--layers", "0-2,-1", "--pca", "-1:1", "--format", "svg", "--width", "single", "--booster",
-        "snapkv+ecokv[redundancy_map=exp]", "--window", "8",
+        "analyze", run_folder, "--layers", "0-2,-1", "--pca", "-1:1", "--format", "svg", "--width", "single",
+        "--booster", "snapkv+ecokv[redundancy_map=exp]", "--window", "8",
     )  # fmt: skip
     assert status == 0
     assert [int(r["layer"]) for r in rows(run_folder / "analysis" / "layers.csv")] == [0, 1, 2, 5]

@@ -34,7 +34,7 @@ def draw(name: str, size: tuple[int, int] = SIZES[0], width: str | float = "doub
         "fidelity": lambda: fidelity_by_budget(synthetic.fidelity(*size, METHODS), width),
         "pca": lambda: pca_scatter(synthetic.pca([(0, 0), (2, 1)]), width),
         "overlay": lambda: kept_over_image(
-            synthetic.positions(METHODS[1:]), page(synthetic.Prompt()), budget=64, width=width
+            synthetic.positions(METHODS[1:]), page(synthetic.Prompt()), budget=32, width=width
         ),
         "age": lambda: kept_by_age(synthetic.recency(METHODS, (16, 64)), width),
         "role": lambda: kept_by_role(synthetic.roles(METHODS, (16, 64)), width),
