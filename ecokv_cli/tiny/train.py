@@ -1,13 +1,16 @@
 """Train the shipped model on rendered pages: ``python -m ecokv_cli.tiny.train --output FOLDER``.
 
-The model is a Qwen2-VL of 3-4 M parameters. Three losses share one forward pass:
+The model is a Qwen2-VL of 3-4 M parameters. Several losses share one forward pass:
 
 * *answer*: next-token loss on the digits of several questions per page;
 * *reading*: every image token predicts the two characters it covers;
 * *linking*: every image token predicts the key word of its own field (a softmax over the language
-  model's own word embeddings, so image and question meet in one space) and its place in the value.
+  model's own word embeddings, so image and question meet in one space) and its place in the value;
+* *asking*: where an answer is due, the state after `ASK_LAYER` layers predicts the key word that was asked for;
+* *pointing*: the state after `POINT_LAYER` layers picks, among the image tokens, the one that shows the next digit.
 
-The heads of the last two are thrown away. The learning rate is constant after warm-up and falls
+Without the last two the model finds a digit by the digits before it long before it finds the first one by its key. All
+auxiliary heads are thrown away. The learning rate is constant after warm-up and falls
 linearly to zero over the last part, so that a run can be stopped, resumed or extended.
 """
 
@@ -31,13 +34,15 @@ PEAK_RATE = 1.5e-3
 WARM_UP = 100
 TOKENS_PER_BATCH = 3600
 QUESTIONS = 8
+ASK_LAYER, POINT_LAYER = 2, 3
+IGNORED = -100
 SAVE_EVERY = 200
 IDS = checkpoint.vocabulary()
 WORD_IDS = torch.tensor([IDS[checkpoint.SPACE + w] for w in WORDS])
 
 
 class Heads(torch.nn.Module):
-    """Auxiliary read-outs of an image token; `null` stands for "belongs to no field"."""
+    """Auxiliary read-outs; `null` stands for an image token that belongs to no field."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
@@ -45,6 +50,9 @@ class Heads(torch.nn.Module):
         self.linking = torch.nn.Linear(hidden, hidden)
         self.place = torch.nn.Linear(hidden, 4)
         self.null = torch.nn.Parameter(torch.zeros(1, hidden))
+        self.asking = torch.nn.Linear(hidden, hidden)
+        self.pointer = torch.nn.Linear(hidden, 64)
+        self.pointed = torch.nn.Linear(hidden, 64)
 
 
 def page_size(progress: float, rng: np.random.Generator) -> tuple[int, int]:
@@ -82,12 +90,15 @@ def targets(document: Document) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return characters.reshape(height, width, 2), words, place
 
 
-def encode(document: Document, rng: np.random.Generator, tokenizer: Any) -> tuple[list[int], list[int]]:
-    """Token ids and labels (-100 where nothing is asked) of one multi-question conversation."""
+def encode(document: Document, rng: np.random.Generator, tokenizer: Any) -> dict[str, list[int]]:
+    """One multi-question conversation: ``tokens``, and where an answer is due ``labels``, ``asked`` and ``tiles``.
+
+    ``asked`` is the index of the key word, ``tiles`` the image token that shows the digit; `IGNORED` elsewhere.
+    """
     fields = document.fields
+    width = document.layout.tiles[1]
     order = rng.permutation(len(fields))[:QUESTIONS]
-    ids: list[int] = []
-    labels: list[int] = []
+    row: dict[str, list[int]] = {"tokens": [], "labels": [], "asked": [], "tiles": []}
     for turn, index in enumerate(order):
         field = fields[index]
         question = checkpoint.TEMPLATES[rng.integers(len(checkpoint.TEMPLATES))].format(field.key)
@@ -97,9 +108,13 @@ def encode(document: Document, rng: np.random.Generator, tokenizer: Any) -> tupl
         prompt = tokenizer.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
         prompt = prompt["input_ids"] if not isinstance(prompt, list) else prompt
         answer = [*(IDS[d] for d in field.value), IDS["<|im_end|>"]]
-        ids += [*prompt, *answer]
-        labels += [-100] * len(prompt) + answer
-    return ids, labels
+        first = round(field.value_box[1] / TILE) * width + round(field.value_box[0] / TILE)
+        silent = [IGNORED] * len(prompt)
+        row["tokens"] += [*prompt, *answer]
+        row["labels"] += [*silent, *answer]
+        row["asked"] += [*silent, *([WORDS.index(field.key)] * len(answer))]
+        row["tiles"] += [*silent, *(first + i // 2 for i in range(len(field.value))), IGNORED]
+    return row
 
 
 def positions(before: int, height: int, width: int, after: int) -> torch.Tensor:
@@ -126,20 +141,18 @@ def make_batch(step: int, progress: float, tokenizer: Any) -> dict[str, Any]:
     seeds = rng.integers(TRAIN_SEEDS.start, TRAIN_SEEDS.stop, count)
     documents = [render(int(seed), lines, columns, layout) for seed in seeds]
     rows = [encode(d, rng, tokenizer) for d in documents]
-    before = rows[0][0].index(IDS["<|image_pad|>"])
-    length = max(len(ids) for ids, _ in rows)
-    tokens = torch.full((count, length), IDS["<pad>"])
-    labels = torch.full((count, length), -100)
-    for i, (ids, marks) in enumerate(rows):
-        tokens[i, : len(ids)] = torch.tensor(ids)
-        labels[i, : len(ids)] = torch.tensor(marks)
+    before = rows[0]["tokens"].index(IDS["<|image_pad|>"])
+    length = max(len(row["tokens"]) for row in rows)
+    text = {
+        name: torch.tensor([row[name] + [fill] * (length - len(row[name])) for row in rows])
+        for name, fill in (("tokens", IDS["<pad>"]), ("labels", IGNORED), ("asked", IGNORED), ("tiles", IGNORED))
+    }
     aux = [targets(d) for d in documents]
     return {
         "patches": patches(np.stack([d.pixels for d in documents])),
         "grid": torch.tensor([[1, 2 * height, 2 * width]] * count),
         "before": before,
-        "tokens": tokens,
-        "labels": labels,
+        **text,
         "positions": positions(before, height, width, length - before - 1),
         **{
             name: torch.from_numpy(np.stack(parts))
@@ -158,14 +171,24 @@ def losses(model: Any, heads: Heads, batch: dict[str, Any]) -> tuple[torch.Tenso
     before = batch["before"]
     text = embed(batch["tokens"])
     joined = torch.cat([text[:, :before], image, text[:, before + 1 :]], dim=1)
-    hidden = model.model.language_model(
-        inputs_embeds=joined, position_ids=batch["positions"].expand(-1, count, -1), use_cache=False
-    ).last_hidden_state
-    wanted = batch["labels"][:, before + 1 :]
-    asked = wanted != -100
-    states = hidden[:, before + image.shape[1] - 1 : -1][asked]
-    logits = states @ embed.weight.T
-    answer = F.cross_entropy(logits, wanted[asked])
+    output = model.model.language_model(
+        inputs_embeds=joined,
+        position_ids=batch["positions"].expand(-1, count, -1),
+        use_cache=False,
+        output_hidden_states=True,
+    )
+    labels, asked, tiles = (batch[name][:, before + 1 :] for name in ("labels", "asked", "tiles"))
+    due = labels != IGNORED
+    here = slice(before + image.shape[1] - 1, -1)
+    logits = output.last_hidden_state[:, here][due] @ embed.weight.T
+    wanted = labels[due]
+    answer = F.cross_entropy(logits, wanted)
+    question = heads.asking(output.hidden_states[ASK_LAYER][:, here][due]) @ table.T
+    asking = F.cross_entropy(question, asked[due])
+    middle = output.hidden_states[POINT_LAYER]
+    pages = middle[:, before : before + image.shape[1]]
+    pointers = heads.pointer(middle[:, here]) @ heads.pointed(pages).transpose(1, 2)
+    pointing = F.cross_entropy(pointers.flatten(0, 1), tiles.flatten(), ignore_index=IGNORED)
     reading_logits = heads.reading(image).view(-1, len(ALPHABET))
     reading = F.cross_entropy(reading_logits, batch["chars"].flatten())
     link_logits = heads.linking(image) @ torch.cat([table, heads.null]).T * 4.0
@@ -177,11 +200,13 @@ def losses(model: Any, heads: Heads, batch: dict[str, Any]) -> tuple[torch.Tenso
     with torch.no_grad():
         log = {
             "answer_loss": answer.item(),
-            "answer_accuracy": (logits.argmax(-1) == wanted[asked]).float().mean().item(),
+            "answer_accuracy": (logits.argmax(-1) == wanted).float().mean().item(),
+            "asking_accuracy": (question.argmax(-1) == asked[due]).float().mean().item(),
+            "pointing_accuracy": (pointers.argmax(-1) == tiles)[tiles != IGNORED].float().mean().item(),
             "reading_accuracy": (reading_logits.argmax(-1) == batch["chars"].flatten())[ink].float().mean().item(),
             "linking_accuracy": (link_logits.argmax(-1) == batch["words"].flatten())[inside].float().mean().item(),
         }
-    return answer + 0.5 * (reading + linking + 0.3 * place), log
+    return answer + 0.5 * (reading + linking + asking + pointing + 0.3 * place), log
 
 
 def rate(step: int, steps: int, decay: float) -> float:
