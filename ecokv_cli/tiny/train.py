@@ -1,17 +1,16 @@
-"""Train the shipped model on rendered pages: ``python -m ecokv_cli.tiny.train --output FOLDER``.
+"""Train the shipped model on rendered pages: ``python -m ecokv_cli.tiny.train --output FOLDER --state FILE``.
 
-The model is a Qwen2-VL of 3-4 M parameters. Several losses share one forward pass:
+The model is a Qwen2-VL of 3-4 M parameters, trained in two phases.
 
-* *answer*: next-token loss on the digits of several questions per page;
-* *reading*: every image token predicts the two characters it covers;
-* *linking*: every image token predicts the key word of its own field (a softmax over the language
-  model's own word embeddings, so image and question meet in one space) and its place in the value;
-* *asking*: where an answer is due, the state after `ASK_LAYER` layers predicts the key word that was asked for;
-* *pointing*: the state after `POINT_LAYER` layers picks, among the image tokens, the one that shows the next digit.
+1. *Reading* trains the vision tower alone. Every image token predicts the two characters it covers, the key word of
+   its own field, and its place in the field's number. The heads that do so are thrown away.
+2. *Answering* trains the language model on the frozen tower, on the digits of several questions per page. Two query
+   heads each of two layers are shown where to look while an answer is due: in `ASK_LAYER` at the key word that was
+   asked for, in `SHOW_LAYER` at the image token that shows the next digit. Left to itself the model finds a digit by
+   the digits before it, and the first one hardly ever.
 
-Without the last two the model finds a digit by the digits before it long before it finds the first one by its key. All
-auxiliary heads are thrown away. The learning rate is constant after warm-up and falls
-linearly to zero over the last part, so that a run can be stopped, resumed or extended.
+In each phase the learning rate is constant after warm-up and falls linearly to zero over the last part. A run can be
+stopped and resumed.
 """
 
 from __future__ import annotations
@@ -26,42 +25,42 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from ecokv_cli.tiny import checkpoint
 from ecokv_cli.tiny.documents import ALPHABET, CELL, TILE, TRAIN_SEEDS, WORDS, Document, choose_layout, render
 
 PEAK_RATE = 1.5e-3
 WARM_UP = 100
+DECAY = 0.3
 TOKENS_PER_BATCH = 3600
-QUESTIONS = 8
-ASK_LAYER, POINT_LAYER = 2, 3
-IGNORED = -100
+QUESTIONS = 10
 SAVE_EVERY = 200
+ASK_LAYER, SHOW_LAYER = 1, 3
+GUIDED_HEADS = 2
+IGNORED = -100
 IDS = checkpoint.vocabulary()
-WORD_IDS = torch.tensor([IDS[checkpoint.SPACE + w] for w in WORDS])
 
 
 class Heads(torch.nn.Module):
-    """Auxiliary read-outs; `null` stands for an image token that belongs to no field."""
+    """Read-outs of an image token: two characters, key word (last class = none), place in the number."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
         self.reading = torch.nn.Linear(hidden, 2 * len(ALPHABET))
-        self.linking = torch.nn.Linear(hidden, hidden)
+        self.linking = torch.nn.Linear(hidden, len(WORDS) + 1)
         self.place = torch.nn.Linear(hidden, 4)
-        self.null = torch.nn.Parameter(torch.zeros(1, hidden))
-        self.asking = torch.nn.Linear(hidden, hidden)
-        self.pointer = torch.nn.Linear(hidden, 64)
-        self.pointed = torch.nn.Linear(hidden, 64)
 
 
 def page_size(progress: float, rng: np.random.Generator) -> tuple[int, int]:
-    """Lines and columns of the next batch: small pages first, all sizes from a third of the way on."""
-    columns = int(rng.integers(1, 3)) if progress > 0.08 else 1
+    """Lines and columns of the next batch: small pages first, all sizes from a quarter of the phase on."""
+    columns = int(rng.integers(1, 3)) if progress > 0.06 else 1
     width = 8 if columns == 1 else 16
-    top = 8 if progress < 0.08 else 12 if progress < 0.16 else 16 if progress < 0.33 else 24
+    top = 8 if progress < 0.06 else 12 if progress < 0.12 else 16 if progress < 0.25 else 24
     limit = min(top, 384 // width)
-    return int(rng.integers(4 if progress < 0.33 else max(4, 64 // width), limit + 1)), columns
+    return int(rng.integers(4 if progress < 0.25 else max(4, 64 // width), limit + 1)), columns
 
 
 def patches(pixels: np.ndarray) -> torch.Tensor:
@@ -91,29 +90,30 @@ def targets(document: Document) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def encode(document: Document, rng: np.random.Generator, tokenizer: Any) -> dict[str, list[int]]:
-    """One multi-question conversation: ``tokens``, and where an answer is due ``labels``, ``asked`` and ``tiles``.
+    """One multi-question conversation, with one image placeholder: ``tokens``, ``labels``, ``asked`` and ``shown``.
 
-    ``asked`` is the index of the key word, ``tiles`` the image token that shows the digit; `IGNORED` elsewhere.
+    Where an answer is due (elsewhere `IGNORED`): the token to predict, the position of the key word in ``tokens``, and
+    the tile that shows the digit.
     """
-    fields = document.fields
-    width = document.layout.tiles[1]
-    order = rng.permutation(len(fields))[:QUESTIONS]
-    row: dict[str, list[int]] = {"tokens": [], "labels": [], "asked": [], "tiles": []}
-    for turn, index in enumerate(order):
+    fields, width = document.fields, document.layout.tiles[1]
+    row: dict[str, list[int]] = {"tokens": [], "labels": [], "asked": [], "shown": []}
+    for turn, index in enumerate(rng.permutation(len(fields))[:QUESTIONS]):
         field = fields[index]
         question = checkpoint.TEMPLATES[rng.integers(len(checkpoint.TEMPLATES))].format(field.key)
         content: Any = [{"type": "text", "text": question}]
         if turn == 0:
             content.insert(0, {"type": "image"})
-        prompt = tokenizer.apply_chat_template([{"role": "user", "content": content}], add_generation_prompt=True)
-        prompt = prompt["input_ids"] if not isinstance(prompt, list) else prompt
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": content}], add_generation_prompt=True, return_dict=False
+        )
         answer = [*(IDS[d] for d in field.value), IDS["<|im_end|>"]]
+        word = len(row["tokens"]) + prompt.index(IDS[checkpoint.SPACE + field.key])
         first = round(field.value_box[1] / TILE) * width + round(field.value_box[0] / TILE)
         silent = [IGNORED] * len(prompt)
         row["tokens"] += [*prompt, *answer]
         row["labels"] += [*silent, *answer]
-        row["asked"] += [*silent, *([WORDS.index(field.key)] * len(answer))]
-        row["tiles"] += [*silent, *(first + i // 2 for i in range(len(field.value))), IGNORED]
+        row["asked"] += [*silent, *([word] * len(answer))]
+        row["shown"] += [*silent, *(first + i // 2 for i in range(len(field.value))), IGNORED]
     return row
 
 
@@ -145,85 +145,119 @@ def make_batch(step: int, progress: float, tokenizer: Any) -> dict[str, Any]:
     length = max(len(row["tokens"]) for row in rows)
     text = {
         name: torch.tensor([row[name] + [fill] * (length - len(row[name])) for row in rows])
-        for name, fill in (("tokens", IDS["<pad>"]), ("labels", IGNORED), ("asked", IGNORED), ("tiles", IGNORED))
+        for name, fill in (("tokens", IDS["<pad>"]), ("labels", IGNORED), ("asked", IGNORED), ("shown", IGNORED))
     }
-    aux = [targets(d) for d in documents]
+    truth = zip(("chars", "words", "place"), zip(*(targets(d) for d in documents), strict=True), strict=True)
     return {
         "patches": patches(np.stack([d.pixels for d in documents])),
         "grid": torch.tensor([[1, 2 * height, 2 * width]] * count),
         "before": before,
-        **text,
         "positions": positions(before, height, width, length - before - 1),
-        **{
-            name: torch.from_numpy(np.stack(parts))
-            for name, parts in zip(("chars", "words", "place"), zip(*aux, strict=True), strict=True)
-        },
+        **text,
+        **{name: torch.from_numpy(np.stack(parts)) for name, parts in truth},
     }
 
 
-def losses(model: Any, heads: Heads, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, float]]:
-    """The weighted loss and what to log."""
-    count = len(batch["tokens"])
-    vision = model.model.visual(batch["patches"], grid_thw=batch["grid"]).pooler_output
-    image = vision.view(count, -1, vision.shape[-1])
+def see(model: Any, batch: dict[str, Any]) -> torch.Tensor:
+    """Image tokens of a batch, ``[B, tiles, hidden]``."""
+    features = model.model.visual(batch["patches"], grid_thw=batch["grid"]).pooler_output
+    tokens: torch.Tensor = features.view(len(batch["tokens"]), -1, features.shape[-1])
+    return tokens
+
+
+def reading_loss(model: Any, heads: Heads, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, float]]:
+    """Loss of the first phase and what to log."""
+    image = see(model, batch).flatten(0, 1)
+    characters, words, place = (batch[name].flatten() for name in ("chars", "words", "place"))
+    read, linked = heads.reading(image).view(-1, len(ALPHABET)), heads.linking(image)
+    loss = (
+        F.cross_entropy(read, characters) + F.cross_entropy(linked, words) + F.cross_entropy(heads.place(image), place)
+    )
+    log = {
+        "loss": loss.item(),
+        "reading": _share(read.argmax(-1) == characters, characters != 0),
+        "linking": _share(linked.argmax(-1) == words, words != len(WORDS)),
+    }
+    return loss, log
+
+
+def answering_loss(model: Any, batch: dict[str, Any]) -> tuple[torch.Tensor, dict[str, float]]:
+    """Loss of the second phase and what to log."""
+    with torch.no_grad():
+        image = see(model, batch)
+    before, tiles = batch["before"], image.shape[1]
     embed = model.get_input_embeddings()
-    table = embed(WORD_IDS)
-    before = batch["before"]
     text = embed(batch["tokens"])
     joined = torch.cat([text[:, :before], image, text[:, before + 1 :]], dim=1)
-    output = model.model.language_model(
+    looking: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+    hidden = model.model.language_model(
         inputs_embeds=joined,
-        position_ids=batch["positions"].expand(-1, count, -1),
+        position_ids=batch["positions"].expand(-1, len(text), -1),
         use_cache=False,
-        output_hidden_states=True,
-    )
-    labels, asked, tiles = (batch[name][:, before + 1 :] for name in ("labels", "asked", "tiles"))
+        looking=looking,
+    ).last_hidden_state
+    labels, asked, shown = (batch[name][:, before + 1 :] for name in ("labels", "asked", "shown"))
+    start = before + tiles - 1
     due = labels != IGNORED
-    here = slice(before + image.shape[1] - 1, -1)
-    logits = output.last_hidden_state[:, here][due] @ embed.weight.T
-    wanted = labels[due]
-    answer = F.cross_entropy(logits, wanted)
-    question = heads.asking(output.hidden_states[ASK_LAYER][:, here][due]) @ table.T
-    asking = F.cross_entropy(question, asked[due])
-    middle = output.hidden_states[POINT_LAYER]
-    pages = middle[:, before : before + image.shape[1]]
-    pointers = heads.pointer(middle[:, here]) @ heads.pointed(pages).transpose(1, 2)
-    pointing = F.cross_entropy(pointers.flatten(0, 1), tiles.flatten(), ignore_index=IGNORED)
-    reading_logits = heads.reading(image).view(-1, len(ALPHABET))
-    reading = F.cross_entropy(reading_logits, batch["chars"].flatten())
-    link_logits = heads.linking(image) @ torch.cat([table, heads.null]).T * 4.0
-    link_logits = link_logits.flatten(0, 1)
-    linking = F.cross_entropy(link_logits, batch["words"].flatten())
-    place = F.cross_entropy(heads.place(image).flatten(0, 1), batch["place"].flatten())
-    inside = batch["words"].flatten() != len(WORDS)
-    ink = batch["chars"].flatten() != 0
-    with torch.no_grad():
-        log = {
-            "answer_loss": answer.item(),
-            "answer_accuracy": (logits.argmax(-1) == wanted).float().mean().item(),
-            "asking_accuracy": (question.argmax(-1) == asked[due]).float().mean().item(),
-            "pointing_accuracy": (pointers.argmax(-1) == tiles)[tiles != IGNORED].float().mean().item(),
-            "reading_accuracy": (reading_logits.argmax(-1) == batch["chars"].flatten())[ink].float().mean().item(),
-            "linking_accuracy": (link_logits.argmax(-1) == batch["words"].flatten())[inside].float().mean().item(),
-        }
-    return answer + 0.5 * (reading + linking + asking + pointing + 0.3 * place), log
+    logits = hidden[:, start:-1][due] @ embed.weight.T
+    answer = F.cross_entropy(logits, labels[due])
+    # The one placeholder stands for all tiles, so what follows it lies later by the rest of them.
+    asked = torch.where(asked > before, asked + tiles - 1, asked)
+    shown = torch.where(shown != IGNORED, shown + before, shown)
+    asking, asking_right = _guided(*looking[ASK_LAYER], start, asked)
+    showing, showing_right = _guided(*looking[SHOW_LAYER], start, shown)
+    right = logits.argmax(-1) == labels[due]
+    first = (torch.roll(due, 1, dims=1) != due)[due]
+    log = {
+        "loss": answer.item(),
+        "digits": right.float().mean().item(),
+        "first_digits": _share(right, first),
+        "asking": asking_right,
+        "showing": showing_right,
+    }
+    return answer + 0.5 * (asking + showing), log
 
 
-def rate(step: int, steps: int, decay: float) -> float:
-    """Fraction of the peak learning rate: warm-up, constant, linear fall over the last `decay` of the run."""
-    tail = (steps - step) / max(decay * steps, 1)
+def _guided(query: torch.Tensor, key: torch.Tensor, start: int, target: torch.Tensor) -> tuple[torch.Tensor, float]:
+    """Loss and hit rate of the first query heads of a layer against the position each row should look at."""
+    rows = query[:, :GUIDED_HEADS, start:-1]
+    logits = rows @ key[:, :1].transpose(2, 3) * query.shape[-1] ** -0.5
+    places = torch.arange(key.shape[2])
+    logits = logits.masked_fill(places > places[start:-1, None], -torch.inf).transpose(0, 1)
+    wanted = target.expand(GUIDED_HEADS, -1, -1)
+    loss = F.cross_entropy(logits.flatten(0, 2), wanted.flatten(), ignore_index=IGNORED)
+    return loss, _share(logits.argmax(-1) == wanted, wanted != IGNORED)
+
+
+def _attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
+    looking = options.pop("looking", None)
+    if looking is not None and module.layer_idx in (ASK_LAYER, SHOW_LAYER):
+        looking[module.layer_idx] = (query, key)
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+
+
+def _share(hit: torch.Tensor, among: torch.Tensor) -> float:
+    return hit[among].float().mean().item()
+
+
+def rate(step: int, steps: int) -> float:
+    """Fraction of the peak learning rate: warm-up, constant, linear fall over the last `DECAY` of the phase."""
+    tail = (steps - step) / max(DECAY * steps, 1)
     return min((step + 1) / WARM_UP, 1.0, max(tail, 0.0))
 
 
-def train(output: Path, state_file: Path, steps: int, decay: float, seed: int) -> None:
-    """Run or resume training; every `SAVE_EVERY` steps checkpoint and state file are renewed."""
+def train(output: Path, state_file: Path, reading: int, answering: int, seed: int) -> None:
+    """Run or resume both phases; every `SAVE_EVERY` steps checkpoint and state file are renewed."""
+    AttentionInterface.register("sdpa_looking", _attention)
+    AttentionMaskInterface.register("sdpa_looking", sdpa_mask)
     tokenizer = checkpoint.build_tokenizer()
     model = checkpoint.build_model(seed)
+    model.set_attn_implementation({"text_config": "sdpa_looking"})
     heads = Heads(model.config.text_config.hidden_size)
-    named = [*model.named_parameters(), *heads.named_parameters()]
+    parameters = [*model.parameters(), *heads.parameters()]
     groups = [
-        {"params": [p for _, p in named if p.ndim > 1], "weight_decay": 0.05},
-        {"params": [p for _, p in named if p.ndim < 2], "weight_decay": 0.0},
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.05},
+        {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
     ]
     optimizer = torch.optim.AdamW(groups, lr=PEAK_RATE, betas=(0.9, 0.98), fused=True)
     start, elapsed = 0, 0.0
@@ -233,44 +267,39 @@ def train(output: Path, state_file: Path, steps: int, decay: float, seed: int) -
         heads.load_state_dict(state["heads"])
         optimizer.load_state_dict(state["optimizer"])
         start, elapsed = state["step"], state["elapsed"]
-    curve = state_file.with_suffix(".csv")
     began = time.monotonic() - elapsed
-    parameters = [p for _, p in named]
-    for step in range(start, steps):
-        batch = make_batch(step, step / steps, tokenizer)
+    for step in range(start, reading + answering):
+        phase, here, length = ("reading", step, reading) if step < reading else ("answering", step - reading, answering)
+        batch = make_batch(step, here / length, tokenizer)
         for group in optimizer.param_groups:
-            group["lr"] = PEAK_RATE * rate(step, steps, decay)
-        loss, log = losses(model, heads, batch)
+            group["lr"] = PEAK_RATE * rate(here, length)
+        loss, log = reading_loss(model, heads, batch) if phase == "reading" else answering_loss(model, batch)
         optimizer.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
-        done = step + 1
+        done, elapsed = step + 1, time.monotonic() - began
         if done % 20 == 0:
-            row = {"step": done, "seconds": round(time.monotonic() - began), **{k: round(v, 4) for k, v in log.items()}}
-            row["image_tokens"] = batch["words"][0].numel()
-            fresh = not curve.exists()
-            with curve.open("a", newline="") as file:
-                writer = csv.DictWriter(file, row.keys())
-                if fresh:
-                    writer.writeheader()
-                writer.writerow(row)
+            rounded = {name: round(value, 4) for name, value in log.items()}
+            size = batch["words"][0].numel()
+            row = {"step": done, "seconds": round(elapsed), "image_tokens": size, **rounded}
+            _append(state_file.with_name(f"{phase}.csv"), row)
             print(json.dumps(row), flush=True)
-        if done % SAVE_EVERY == 0 or done == steps:
-            elapsed = time.monotonic() - began
+        if done % SAVE_EVERY == 0 or done == reading + answering:
+            state = {"step": done, "elapsed": elapsed, "model": model.state_dict(), "heads": heads.state_dict()}
             partial = state_file.with_suffix(".partial")
-            torch.save(
-                {
-                    "model": model.state_dict(),
-                    "heads": heads.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                    "step": done,
-                    "elapsed": elapsed,
-                },
-                partial,
-            )
+            torch.save(state | {"optimizer": optimizer.state_dict()}, partial)
             partial.replace(state_file)
             checkpoint.save(model, output)
+
+
+def _append(path: Path, row: dict[str, Any]) -> None:
+    fresh = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, row.keys())
+        if fresh:
+            writer.writeheader()
+        writer.writerow(row)
 
 
 def main() -> None:
@@ -278,11 +307,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m ecokv_cli.tiny.train", description=__doc__.split("\n")[0])
     parser.add_argument("--output", type=Path, required=True, help="folder of the checkpoint")
     parser.add_argument("--state", type=Path, required=True, help="resumable state file (weights, optimizer, step)")
-    parser.add_argument("--steps", type=int, default=6000)
-    parser.add_argument("--decay", type=float, default=0.25, help="last part of the run with a falling learning rate")
+    parser.add_argument("--reading", type=int, default=1200, help="steps of the first phase")
+    parser.add_argument("--answering", type=int, default=2400, help="steps of the second phase")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
-    train(options.output, options.state, options.steps, options.decay, options.seed)
+    train(options.output, options.state, options.reading, options.answering, options.seed)
 
 
 if __name__ == "__main__":
