@@ -30,6 +30,8 @@ def analyze_step(
     figures: FigureChoice,
     *,
     layers: str,
+    heads: str,
+    limit: int | None,
     booster: str,
     window: int | None,
     pairs: int,
@@ -44,19 +46,21 @@ def analyze_step(
     from ecokv_cli.studies.analyze import AnalyzeSettings, analyze
 
     require_free(run, "analysis", force=force)
-    samples = run.samples()
+    samples = run.samples()[:limit]
     shape = samples[0].manifest.model
     chosen = parse_range(layers, shape.layers, "layers")
-    planes = [layer_and_head("--pca", text, samples[0]) for text in pca] or _spread(chosen)
-    outside = [f"{layer}:{head}" for layer, head in planes if layer not in chosen]
+    chosen_heads = parse_range(heads, shape.kv_heads, "heads")
+    planes = [layer_and_head("--pca", text, samples[0]) for text in pca] or _spread(chosen, chosen_heads[0])
+    outside = [f"{layer}:{head}" for layer, head in planes if layer not in chosen or head not in chosen_heads]
     if outside:
-        raise UsageError(f"--pca {outside[0]}: its layer is not among --layers {layers}")
+        raise UsageError(f"--pca {outside[0]}: not among --layers {layers} and --heads {heads}")
     method = parse_methods([booster], window)[0]
-    settings = AnalyzeSettings(tuple(chosen), method, pairs, seed, tuple(planes))
+    settings = AnalyzeSettings(tuple(chosen), tuple(chosen_heads), method, pairs, seed, tuple(planes))
     with screen.progress() as progress:
         result = analyze(samples, settings, lambda done, total: progress("layers", done, total))
         described = {
-            "layers": layers, "booster": method.name, "window": method.keep_window, "pairs": pairs, "seed": seed,
+            "layers": layers, "heads": heads,
+            "booster": method.name, "window": method.keep_window, "pairs": pairs, "seed": seed,
             "pca": ", ".join(f"{layer}:{head}" for layer, head in planes), "width": figures.width,
         }  # fmt: skip
         drawings = draw_analysis(result, figures.width)
@@ -76,15 +80,17 @@ def analyze_step(
     return summary
 
 
-def _spread(layers: Sequence[int]) -> list[tuple[int, int]]:
-    """First, middle and last of the layers, head 0."""
-    return [(layer, 0) for layer in dict.fromkeys((layers[0], layers[len(layers) // 2], layers[-1]))]
+def _spread(layers: Sequence[int], head: int) -> list[tuple[int, int]]:
+    """First, middle and last of the layers, with one head."""
+    return [(layer, head) for layer in dict.fromkeys((layers[0], layers[len(layers) // 2], layers[-1]))]
 
 
 @guarded
 def command(
     path: o.RunPath = None,
     layers: o.Layers = "all",
+    heads: o.Heads = "all",
+    limit: o.Limit = None,
     booster: o.Booster = "snapkv+ecokv",
     window: o.Window = None,
     pairs: o.Pairs = 20_000,
@@ -107,7 +113,8 @@ def command(
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width)
     summary = analyze_step(
-        screen, find_run(path), figures, layers=layers, booster=booster, window=window, pairs=pairs, seed=seed,
+        screen, find_run(path), figures, layers=layers, heads=heads, limit=limit,
+        booster=booster, window=window, pairs=pairs, seed=seed,
         pca=pca or (), force=force,
     )  # fmt: skip
     screen.finish(summary, f"report: {summary['report']}")

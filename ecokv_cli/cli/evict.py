@@ -30,6 +30,8 @@ def evict_step(
     figures: FigureChoice,
     *,
     layers: str,
+    heads: str,
+    limit: int | None,
     methods: Sequence[str],
     budgets: Sequence[str],
     window: int | None,
@@ -45,22 +47,28 @@ def evict_step(
     from ecokv_cli.studies.evict import EvictSettings, evict
 
     require_free(run, "eviction", force=force)
-    samples = run.samples()
+    samples = run.samples()[:limit]
     chosen = parse_range(layers, samples[0].manifest.model.layers, "layers")
-    middle = (chosen[len(chosen) // 2], 0)
+    chosen_heads = parse_range(heads, samples[0].manifest.model.kv_heads, "heads")
+    middle = (chosen[len(chosen) // 2], chosen_heads[0])
     place = layer_and_head("--focus", focus, samples[0]) if focus else middle
-    if place[0] not in chosen:
-        raise UsageError(f"--focus {focus}: its layer is not among --layers {layers}")
+    if place[0] not in chosen or place[1] not in chosen_heads:
+        raise UsageError(f"--focus {focus}: not among --layers {layers} and --heads {heads}")
     specs = methods or [f"random[seed={seed}]" if name == "random" else name for name in DEFAULT_METHODS]
     settings = EvictSettings(
-        tuple(parse_methods(specs, window)), tuple(parse_budgets(budgets or ["64"])), tuple(chosen), place
+        tuple(parse_methods(specs, window)),
+        tuple(parse_budgets(budgets or ["64"])),
+        tuple(chosen),
+        tuple(chosen_heads),
+        place,
     )
     with screen.progress() as progress:
         result = evict(samples, settings, lambda done, total: progress("layers", done, total))
         windows = {str(row["window"]) for row in result.methods}
         described = {
             "methods": ", ".join(m.name for m in settings.methods), "budgets": ", ".join(map(str, settings.budgets)),
-            "layers": layers, "window": window or f"each method's own ({', '.join(sorted(windows))})",
+            "layers": layers, "heads": heads,
+            "window": window or f"each method's own ({', '.join(sorted(windows))})",
             "focus": f"{place[0]}:{place[1]}", "seed": seed, "width": figures.width,
         }  # fmt: skip
         drawings = draw_eviction(result, samples, figures.width)
@@ -103,6 +111,8 @@ def command(
     method: o.Methods = None,
     window: o.Window = None,
     layers: o.Layers = "all",
+    heads: o.Heads = "all",
+    limit: o.Limit = None,
     focus: o.Focus = None,
     seed: o.Seed = 0,
     figure_format: o.Format = "pdf,png",
@@ -124,7 +134,8 @@ def command(
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width)
     summary = evict_step(
-        screen, find_run(path), figures, layers=layers, methods=method or (), budgets=budget or (), window=window,
+        screen, find_run(path), figures, layers=layers, heads=heads, limit=limit,
+        methods=method or (), budgets=budget or (), window=window,
         focus=focus, seed=seed, force=force,
     )  # fmt: skip
     screen.finish(summary, f"report: {summary['report']}")

@@ -88,6 +88,8 @@ PreropeKeys = Annotated[
 RunPath = Annotated[
     Path | None, typer.Argument(help="A run folder; the latest under ./ecokv-runs if left out.", show_default=False)
 ]
+Heads = Annotated[str, typer.Option(help="KV heads: all, or a list such as 0,2-3.")]
+Limit = Annotated[int | None, typer.Option(help="Only the first N samples of the run.", min=1)]
 Layers = Annotated[str, typer.Option(help="all, or a list such as 0-3,7,-1.")]
 Budgets = Annotated[
     list[str] | None,

@@ -25,6 +25,7 @@ def command(
     method: o.Methods = None,
     window: o.Window = None,
     layers: o.Layers = "all",
+    heads: o.Heads = "all",
     max_pixels: o.MaxPixels = None,
     chat_template: o.ChatTemplate = True,
     decode: o.Decode = 32,
@@ -65,6 +66,8 @@ def command(
         run,
         figures,
         layers=layers,
+        heads=heads,
+        limit=None,
         booster="snapkv+ecokv",
         window=window,
         pairs=20_000,
@@ -73,7 +76,8 @@ def command(
         force=force,
     )
     eviction = evict_step(
-        screen, run, figures, layers=layers, methods=method or (), budgets=budget or (), window=window, focus=None,
+        screen, run, figures, layers=layers, heads=heads, limit=None,
+        methods=method or (), budgets=budget or (), window=window, focus=None,
         seed=seed, force=force,
     )  # fmt: skip
     summary = {"dump": dumped, "analysis": analysis, "eviction": eviction, "report": eviction["report"]}

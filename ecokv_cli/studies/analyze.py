@@ -42,8 +42,8 @@ class AnalyzeSettings:
 
     Attributes
     ----------
-    layers
-        Layer numbers, or None for all.
+    layers, heads
+        Layer and KV head numbers.
     method
         The boosted method whose importance, diversity and lambda are analysed.
     pairs
@@ -55,6 +55,7 @@ class AnalyzeSettings:
     """
 
     layers: tuple[int, ...]
+    heads: tuple[int, ...]
     method: Method
     pairs: int
     seed: int
@@ -148,7 +149,7 @@ def _analyze_layer(result: Analysis, dump: Dump, layer: Layer, settings: Analyze
     lambda_std = replace(booster, std=True).weight(layer, candidates)
     correlations = rank_correlation(boosted.importance, boosted.diversity)
     quantiles = _quantiles(sampled)
-    for head in range(layer.kv_heads):
+    for head in settings.heads:
         ratios = principal.ratios[head].tolist()
         rho = correlations[head]
         result.geometry.add(

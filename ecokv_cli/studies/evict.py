@@ -33,8 +33,8 @@ class EvictSettings:
     ----------
     methods, budgets
         Every method is run at every budget (tokens per KV head, window included).
-    layers
-        Layer numbers.
+    layers, heads
+        Layer and KV head numbers.
     focus
         (layer, KV head) whose kept positions are also reported alone.
     """
@@ -42,6 +42,7 @@ class EvictSettings:
     methods: tuple[Method, ...]
     budgets: tuple[int, ...]
     layers: tuple[int, ...]
+    heads: tuple[int, ...]
     focus: tuple[int, int]
 
     def __post_init__(self) -> None:
@@ -149,7 +150,7 @@ def evict(
 
 def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, settings: EvictSettings) -> None:
     held_out = HeldOut(layer)
-    tally.heads += layer.kv_heads
+    tally.heads += len(settings.heads)
     oracle = parse_method("oracle")
     best = {budget: oracle.select(layer, budget) for budget in settings.budgets}
     chosen: dict[tuple[str, int], Selection] = {}
@@ -161,7 +162,8 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
             _record(tally, selection, (method.name, budget), layer, settings)
             fidelity = held_out.judge(selection)
             shared = jaccard(selection, best[budget])
-            for head, kept in enumerate(selection.counts.tolist()):
+            for head in settings.heads:
+                kept = int(selection.counts[head])
                 where: dict[str, Value] = {
                     "model": dump.manifest.model.id,
                     "sample": dump.manifest.sample,
@@ -189,12 +191,12 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
                 )
     for (a, budget), (b, other) in combinations(chosen, 2):
         if budget == other:
-            pair = jaccard(chosen[a, budget], chosen[b, budget]).tolist()
+            pair = jaccard(chosen[a, budget], chosen[b, budget])[list(settings.heads)].tolist()
             tally.overlaps.setdefault((budget, a, b), []).extend(pair)
 
 
 def _record(tally: _Tally, selection: Selection, key: tuple[str, int], layer: Layer, settings: EvictSettings) -> None:
-    kept = selection.mask.sum(0, dtype=torch.float64).cpu()
+    kept = selection.mask[list(settings.heads)].sum(0, dtype=torch.float64).cpu()
     tally.kept[key] = tally.kept.get(key, torch.zeros_like(kept)) + kept
     tally.masks.setdefault(key, []).append(selection.mask.cpu())
     if layer.index == settings.focus[0]:

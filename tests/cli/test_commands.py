@@ -142,6 +142,8 @@ def test_a_budget_beyond_the_prompt_keeps_all_and_says_so(ecokv, run_folder):
     (["evict", "--method", "snapkw"], 2, r"did you mean 'snapkv'"),
     (["evict", "--method", "snapkv[window=64]", "-b", "128"], 2, r"needs the last 64 queries and the dump holds 32"),
     (["evict", "--focus", "9:0"], 2, r"outside 0 to 5"),
+    (["evict", "--focus", "0:0", "--heads", "1"], 2, r"--focus 0:0: not among --layers all and --heads 1"),
+    (["analyze", "--heads", "2"], 2, r"--heads 2: outside 0 to 1"),
 ])  # fmt: skip
 def test_wrong_settings_are_one_line_and_leave_nothing(ecokv, run_folder, arguments, status, message):
     found, out, err = ecokv(arguments[0], run_folder, *arguments[1:])

@@ -52,7 +52,14 @@ def dump(tmp_path):
 
 
 def settings(**changes):
-    base = {"layers": (0, 2), "method": parse_method("snapkv+ecokv"), "pairs": 10_000, "seed": 0, "pca": ((2, 1),)}
+    base = {
+        "layers": (0, 2),
+        "heads": (0, 1),
+        "method": parse_method("snapkv+ecokv"),
+        "pairs": 10_000,
+        "seed": 0,
+        "pca": ((2, 1),),
+    }
     return AnalyzeSettings(**(base | changes))
 
 
@@ -114,6 +121,7 @@ def run_evict(dump, **changes):
         "methods": tuple(parse_methods(["full", "snapkv", "keydiff", "oracle"], 3)),
         "budgets": (7, 11),
         "layers": (0, 2),
+        "heads": (0, 1),
         "focus": (2, 1),
     }
     return evict([dump], EvictSettings(**(base | changes)))
@@ -200,3 +208,13 @@ def test_tables_refuse_odd_rows_and_write_undefined_numbers_as_empty_cells(tmp_p
         assert list(csv.reader(file)) == [["a", "b"], ["", "x,y"], ["0.30000000000000004", ""]]
     assert Table.read_csv(tmp_path / "t.csv").rows == table.rows
     assert table.numbers("a") == [0.1 + 0.2]
+
+
+def test_chosen_heads_are_the_rows_of_all_heads(dump):
+    whole, one = analyze([dump], settings()), analyze([dump], settings(heads=(1,)))
+    assert one.geometry.rows == whole.geometry.where(kv_head=1).rows
+    every, single = run_evict(dump), run_evict(dump, heads=(1,))
+    assert single.fidelity.rows == every.fidelity.where(kv_head=1).rows
+    shares = single.positions.where(layer="all", method="snapkv[window=3]", budget=7).numbers("kept")
+    mask = single.masks["page"]["snapkv[window=3]@7"][:, 1].double().mean(0)
+    np.testing.assert_allclose(shares, mask)
