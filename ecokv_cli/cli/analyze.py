@@ -63,20 +63,15 @@ def analyze_step(
             "booster": method.name, "window": method.keep_window, "pairs": pairs, "seed": seed,
             "pca": ", ".join(f"{layer}:{head}" for layer, head in planes), "width": figures.width,
         }  # fmt: skip
+        progress("figures", 0, 1)
         drawings = draw_analysis(result, figures.width)
         findings = Findings("analysis", result.tables, result.layers, described, drawings)
         summary = keep(run, samples, findings, figures, force=force)
     shown = ("layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "spearman")
     titles = ("layer", "cos", "dist", "eff. rank", "r_euc", "λ ecokv", "λ mixkv", "ρ imp-div")
-    tables = [
-        table(
-            f"{name}: means over KV heads",
-            titles,
-            [[row[c] for c in shown] for row in result.layers.where(sample=name)],
-        )
-        for name in result.layers.distinct("sample")
-    ]
-    screen.show(tables)
+    for name in result.layers.distinct("sample"):
+        rows = [[row[c] for c in shown] for row in result.layers.where(sample=name)]
+        screen.show(table(f"{name}: means over KV heads", titles, rows))
     return summary
 
 

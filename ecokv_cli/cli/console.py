@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
 
@@ -83,14 +84,33 @@ class Screen:
             yield show
 
 
-def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> RichTable:
-    """A table for the screen: words to the left, numbers to the right."""
-    shown = RichTable(title=title or None, title_justify="left", box=None, pad_edge=False, show_header=any(columns))
+def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1) -> list[RichTable]:
+    """A table for the screen: words to the left, numbers to the right.
+
+    Where the terminal is too narrow for all columns they are shown in several tables below each other, each beginning
+    with the first `keys` columns; a number is never broken.
+    """
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(len(name), *(len(row[i]) for row in cells)) + 2 if cells else 0 for i, name in enumerate(columns)]
+    room = (Console().width if sys.stdout.isatty() else WIDE) - sum(widths[:keys])
+    parts: list[list[int]] = [[]]
+    for i in range(keys, len(columns)):
+        if parts[-1] and sum(widths[k] for k in [*parts[-1], i]) > room:
+            parts.append([])
+        parts[-1].append(i)
     numeric = [all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))]
-    for name, right in zip(columns, numeric, strict=True):
-        shown.add_column(name, justify="right" if right else "left", overflow="fold")
-    for row in rows:
-        shown.add_row(*(_cell(value) for value in row))
+    shown = []
+    for number, part in enumerate(parts):
+        chosen = [*range(keys), *part]
+        block = RichTable(
+            title=(title or None) if number == 0 else None, title_justify="left", box=None, pad_edge=False,
+            show_header=any(columns),
+        )  # fmt: skip
+        for i in chosen:
+            block.add_column(columns[i], justify="right" if numeric[i] else "left", overflow="fold", no_wrap=numeric[i])
+        for row in cells:
+            block.add_row(*(escape(row[i]) for i in chosen))
+        shown.append(block)
     return shown
 
 
@@ -99,7 +119,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
-    return str(value).replace("[", "\\[")
+    return str(value)
 
 
 def command_line() -> str:

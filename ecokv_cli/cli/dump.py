@@ -132,7 +132,7 @@ def dump_step(
         "answer": manifest.decoded.text,
     }
     summary = {key.replace(" ", "_").replace("-", "_"): value for key, value in rows.items()}
-    screen.show([table("", ("", ""), list(rows.items()))])
+    screen.show(table("", ("", ""), list(rows.items())))
     return {**summary, "seconds": manifest.seconds}
 
 

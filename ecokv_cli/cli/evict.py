@@ -71,6 +71,7 @@ def evict_step(
             "window": window or f"each method's own ({', '.join(sorted(windows))})",
             "focus": f"{place[0]}:{place[1]}", "seed": seed, "width": figures.width,
         }  # fmt: skip
+        progress("figures", 0, 1)
         drawings = draw_eviction(result, samples, figures.width)
         findings = Findings("eviction", result.tables, result.methods, described, drawings)
         summary = keep(
@@ -82,15 +83,9 @@ def evict_step(
         screen.note(str(note))
     shown = ("budget", "method", "window", "kept", "mass", "output_error", "output_cosine", "oracle_overlap")
     titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
-    tables = [
-        table(
-            f"{name}: means over layers and KV heads",
-            titles,
-            [[row[c] for c in shown] for row in result.methods.where(sample=name)],
-        )
-        for name in result.methods.distinct("sample")
-    ]
-    screen.show(tables)
+    for name in result.methods.distinct("sample"):
+        rows = [[row[c] for c in shown] for row in result.methods.where(sample=name)]
+        screen.show(table(f"{name}: means over layers and KV heads", titles, rows, keys=2))
     return summary
 
 

@@ -1,0 +1,36 @@
+import sys
+
+import pytest
+from rich.console import Console
+
+from ecokv_cli.cli import console
+
+
+@pytest.mark.parametrize("width", [30, 46, 80, 200])
+def test_numbers_are_whole_and_every_column_is_shown_at_every_width(monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    columns = ("budget", "method", *(f"number {i}" for i in range(6)))
+    rows = [
+        [64, "snapkv[kernel=7]", *(i + 0.12345 for i in range(6))],
+        [128, "full", None, 1.0, 2.0, 3.0, 4.0, 12345.678],
+    ]
+    blocks = console.table("A title", columns, rows, keys=2)
+    screen = Console(width=width, color_system=None)
+    with screen.capture() as captured:
+        for block in blocks:
+            screen.print(block)
+    text = captured.get()
+    assert (len(blocks) == 1) == (width >= 100)
+    for i in range(6):
+        assert f"{i + 0.12345:.3f}" in text
+        assert f"number {i}" in text
+    assert text.count("A title") == 1
+    if width >= 46:
+        assert text.count("snapkv[kernel=7]") == len(blocks)
+
+
+def test_a_pipe_gets_every_column_in_one_table(monkeypatch):
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    rows = [[i + 0.5 for i in range(8)]]
+    assert len(console.table("", tuple("abcdefgh"), rows)) == 1
