@@ -4,7 +4,7 @@ import torch
 
 from ecokv_cli.eviction.layer import Layer
 
-KV_HEADS, GROUP, TOKENS, DIM, VALUE_DIM, STORED, STEPS = 2, 3, 29, 5, 7, 11, 4
+KV_HEADS, GROUP, TOKENS, DIM, VALUE_DIM, STORED, STEPS, LAYERS = 2, 3, 29, 5, 7, 11, 4, 5
 
 
 def random_layer(
@@ -19,6 +19,7 @@ def random_layer(
 
     return Layer(
         index=3,
+        layers=LAYERS,
         keys=draw(kv_heads, tokens, dim) + shift,
         values=draw(kv_heads, tokens, value_dim),
         window_queries=draw(kv_heads * group, min(stored, tokens), dim),

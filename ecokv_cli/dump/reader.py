@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import torch
 
 NEEDED = ("keys", "values", "window_queries", "decode_queries", "decode_keys", "decode_values")
+OPTIONAL = ("received_attention", "prerope_keys")
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,13 @@ class Dump:
             If a tensor holds NaN or infinity.
         """
         record = self._record(index)
-        tensors = read_tensors(self.folder, record, NEEDED)
+        optional = [name for name in OPTIONAL if name in self.manifest.tensors]
+        tensors = read_tensors(self.folder, record, (*NEEDED, *optional))
         return Layer(
-            index=index, scaling=record.scaling, **{name: working(tensor) for name, tensor in tensors.items()}
+            index=index,
+            layers=self.manifest.model.layers,
+            scaling=record.scaling,
+            **{name: working(tensor) for name, tensor in tensors.items()},
         ).require_finite()
 
     def layers(self, indices: Iterable[int]) -> Iterator[Layer]:

@@ -15,14 +15,22 @@ if TYPE_CHECKING:
     import torch
 
 
+WAYS_OUT = {
+    "received_attention": "dump again with --received-attention",
+    "prerope_keys": "dump again with --prerope-keys",
+    "head_scores": "make a table with `ecokv headscores RUN` and give it with --head-scores FILE",
+}
+"""How to get an optional tensor."""
+
+
 @dataclass(frozen=True)
 class Layer:
     """One layer of one prompt, as the model cached it.
 
     Attributes
     ----------
-    index
-        Layer number, counted from 0.
+    index, layers
+        Layer number, counted from 0, and how many the model has.
     keys, values
         ``[H, N, D]`` and ``[H, N, Dv]`` over the N prompt positions, H = KV heads; keys after RoPE.
     window_queries
@@ -32,9 +40,16 @@ class Layer:
     decode_queries, decode_keys, decode_values
         ``[H_q, T, D]``, ``[H, T, D]``, ``[H, T, Dv]`` of T greedily decoded tokens. Held out: they judge a
         selection and never make one (the oracle apart).
+    received_attention
+        ``[H_q, N]`` attention that each position received from all causal queries, summed; None if not dumped.
+    prerope_keys
+        ``[H, N, D]`` keys before RoPE; None if not dumped.
+    head_scores
+        ``[L, H_q]`` visual-head scores of the model, the same for all its layers; None if no table was given.
     """
 
     index: int
+    layers: int
     keys: torch.Tensor
     values: torch.Tensor
     window_queries: torch.Tensor
@@ -42,6 +57,9 @@ class Layer:
     decode_queries: torch.Tensor
     decode_keys: torch.Tensor
     decode_values: torch.Tensor
+    received_attention: torch.Tensor | None = None
+    prerope_keys: torch.Tensor | None = None
+    head_scores: torch.Tensor | None = None
 
     @property
     def tokens(self) -> int:
@@ -79,6 +97,19 @@ class Layer:
             )
         return held_out_attention(self.decode_queries, self.keys, self.decode_keys, self.scaling)
 
+    def require(self, name: str, method: str) -> torch.Tensor:
+        """An optional tensor that `method` cannot do without.
+
+        Raises
+        ------
+        DumpError
+            If it is missing, saying how to get it.
+        """
+        tensor: torch.Tensor | None = getattr(self, name)
+        if tensor is None:
+            raise DumpError(f"{method} needs {name.replace('_', ' ')}, which this dump does not hold; {WAYS_OUT[name]}")
+        return tensor
+
     def require_finite(self) -> Layer:
         """Return the layer, or refuse it.
 
@@ -88,11 +119,13 @@ class Layer:
             If a tensor holds NaN or infinity, naming tensor, layer, head and count. Sorting ranks NaN first, so
             an unguarded selection would prefer broken positions.
         """
-        for name in ("keys", "values", "window_queries", "decode_queries", "decode_keys", "decode_values"):
-            bad = (~getattr(self, name).isfinite()).sum(dim=(1, 2))
+        names = ("keys", "values", "window_queries", "decode_queries", "decode_keys", "decode_values")
+        optional = [name for name in ("received_attention", "prerope_keys") if getattr(self, name) is not None]
+        for name in (*names, *optional):
+            bad = (~getattr(self, name).isfinite()).flatten(1).sum(dim=1)
             if bad.any():
                 head = int(bad.argmax())
-                kind = "query head" if name.endswith("queries") else "KV head"
+                kind = "query head" if name.endswith(("queries", "attention")) else "KV head"
                 raise NonFiniteError(
                     f"layer {self.index}, {kind} {head}: {name} holds {int(bad[head])} NaN or infinite numbers; "
                     f"dump again with --dtype float32, or leave the layer out with --layers"

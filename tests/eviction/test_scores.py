@@ -104,7 +104,7 @@ def test_published_scores_and_kept_sets(case):
         keys, queries = part["keys"].float(), part["q_window"].float()
         empty = keys[:, :0]
         layer = Layer(
-            index, keys, part["values"].float(), queries, keys.shape[-1] ** -0.5, queries[:, :0], empty, empty
+            index, case["layers"], keys, part["values"].float(), queries, keys.shape[-1] ** -0.5, queries[:, :0], empty, empty
         )
         if case["method"] == "snapkv":
             method = parse_method(f"snapkv[window={case['window']},kernel={case['kernel']}]")
@@ -123,7 +123,7 @@ def hand_layer():
     keys = torch.tensor([[[3.0, 4], [0, 5], [4, 3], [-3, 4], [0, 1]]], dtype=torch.float64)
     values = torch.tensor([1.0, 2, 3, 5, 9], dtype=torch.float64)[None, :, None]
     query = torch.zeros(1, 1, 2, dtype=torch.float64)
-    return Layer(0, keys, values, query, 1.0, query, keys[:, :1], values[:, :1])
+    return Layer(0, 1, keys, values, query, 1.0, query, keys[:, :1], values[:, :1])
 
 
 HAND_ATTENTION = torch.tensor([[0.1, 0.2, 0.3, 0.35]], dtype=torch.float64)
