@@ -42,7 +42,7 @@ def evict_step(
     """Simulated eviction on a run: tables, figures, report."""
     from ecokv_cli.dump.masks import write_masks
     from ecokv_cli.dump.runs import parse_range
-    from ecokv_cli.eviction.method import DEFAULT_METHODS, parse_methods
+    from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_methods
     from ecokv_cli.figures.gallery import draw_eviction
     from ecokv_cli.studies.evict import EvictSettings, evict
 

@@ -37,20 +37,35 @@ def window_attention(
     heads, _, dim = keys.shape
     window = queries.shape[1]
     grouped = queries.view(heads, -1, window, dim)
-    later = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
     # One query head of every group at a time: O(H W N) memory whatever the group size.
-    members = (_received(member, keys, scaling, later, candidates) for member in grouped.unbind(1))
+    members = (_rows(member, keys, scaling)[..., :candidates].mean(dim=1) for member in grouped.unbind(1))
     total = functools.reduce(torch.maximum if gqa == "max" else torch.add, members)
     return total / grouped.shape[1] if gqa == "mean" else total
 
 
-def _received(
-    queries: torch.Tensor, keys: torch.Tensor, scaling: float, later: torch.Tensor, candidates: int
-) -> torch.Tensor:
-    """Mean attention over the rows of one query head per KV head, ``[H, candidates]``."""
+def window_rows(queries: torch.Tensor, keys: torch.Tensor, scaling: float, *, candidates: int) -> torch.Tensor:
+    """Attention of every window row on every candidate, averaged over the group only.
+
+    As `window_attention`, before the mean over the rows: ``P[h, t, j] = mean_g softmax_j(scaling <q_{h,g,t}, k_j>)``.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H, W, candidates]`` in [0, 1].
+    """
+    heads, _, dim = keys.shape
+    grouped = queries.view(heads, -1, queries.shape[1], dim)
+    rows = (_rows(member, keys, scaling)[..., :candidates] for member in grouped.unbind(1))
+    return functools.reduce(torch.add, rows) / grouped.shape[1]
+
+
+def _rows(queries: torch.Tensor, keys: torch.Tensor, scaling: float) -> torch.Tensor:
+    """Causal attention rows of one query head per KV head, ``[H, W, N]``."""
+    window = queries.shape[1]
+    later = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
     logits = (queries * scaling) @ keys.transpose(1, 2)
-    logits[..., keys.shape[1] - queries.shape[1] :].masked_fill_(later, -torch.inf)
-    return logits.softmax(dim=-1)[..., :candidates].mean(dim=1)
+    logits[..., keys.shape[1] - window :].masked_fill_(later, -torch.inf)
+    return logits.softmax(dim=-1)
 
 
 def held_out_attention(

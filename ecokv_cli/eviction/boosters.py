@@ -1,100 +1,74 @@
-"""Boosters: how diversity enters the final score of a host that scores by attention."""
+"""Boosters: how diversity enters the final score of a host that scores by attention. No torch at import."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
-
-import torch
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from ecokv_cli.errors import MethodError
-from ecokv_cli.eviction.importance import value_norms
-from ecokv_cli.geometry.redundancy import (
-    RedundancyMap,
-    cosine_redundancy,
-    euclidean_redundancy,
-    minmax,
-    mix_redundancy,
-    std_redundancy,
-)
 
 if TYPE_CHECKING:
+    import torch
+
+    from ecokv_cli.eviction.diversity import Boosted
     from ecokv_cli.eviction.layer import Layer
 
 
 @dataclass(frozen=True)
-class Boosted:
-    """The parts of a boosted score, for analysis and tests.
+class Booster:
+    """Base of all boosters: options are the fields of a subclass, facts about the method its class variables.
 
     Attributes
     ----------
-    importance
-        ``[H, M]``: host score plus scaled value norm.
-    diversity
-        ``[H, M]`` in [0, 1] before scaling.
-    weight
-        ``[H]`` lambda in [0, 1].
-    score
-        ``[H, M]``: ``weight * scaled diversity + (1 - weight) * importance``.
+    default_window
+        Window that the booster brings along; 0 keeps the host's own.
+    formula, needs, source, deviations
+        As for hosts.
     """
 
-    importance: torch.Tensor
-    diversity: torch.Tensor
-    weight: torch.Tensor
-    score: torch.Tensor
-
-
-def cosine_diversity(layer: Layer, candidates: int) -> torch.Tensor:
-    """MixKV's diversity: ``minmax(-<u_j, mean_N u>)`` over the candidates, ``[H, M]``; 1 = least like the rest."""
-    units = layer.unit_keys
-    mean = units.mean(dim=1, dtype=torch.float64).to(units.dtype)
-    return minmax(-torch.einsum("hnd,hd->hn", units[:, :candidates], mean))
-
-
-def rescale(values: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """Rows of `values` scaled so that their mean equals the mean of `target`; a row with mean 0 is left alone."""
-    own = values.mean(dim=-1, keepdim=True, dtype=torch.float64)
-    wanted = target.mean(dim=-1, keepdim=True, dtype=torch.float64)
-    factor = torch.where(own > 0, wanted / torch.where(own > 0, own, 1.0), 1.0)
-    return values * factor.to(values.dtype)
-
-
-@dataclass(frozen=True)
-class MixKV:
-    """MixKV: importance and cosine diversity, weighted by the head's mean pairwise cosine.
-
-    ``F = r Dv' + (1 - r) (A + V')`` with ``Dv = minmax(-<u_j, ubar>)`` and ``V = minmax(||v_j||)``, both scaled to
-    the mean of A; ``r = r_cos`` of this prompt, clamped to [0, 1].
-
-    Source: MixKV, arXiv 2510.20707. Deviations: the online redundancy of the paper's best variant, never a table
-    made for another model; a constant row becomes zeros instead of 0/0.
-    """
+    default_window: ClassVar[int] = 0
+    formula: ClassVar[str]
+    needs: ClassVar[tuple[str, ...]] = ("keys",)
+    source: ClassVar[str]
+    deviations: ClassVar[str] = "none known"
 
     def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
         """Combine host scores ``[H, M]`` with the layer's diversity."""
-        candidates = attention.shape[1]
-        diversity = cosine_diversity(layer, candidates)
-        importance = attention + rescale(minmax(value_norms(layer, candidates)), attention)
-        return _combine(importance, diversity, self.weight(layer), attention)
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class MixKV(Booster):
+    """MixKV: importance and cosine diversity, weighted by the head's mean pairwise cosine."""
+
+    formula: ClassVar[str] = (
+        "F = r D' + (1 - r) (A + V'), D = minmax(-<u_j, mean u>) and V = minmax(||v_j||), both scaled to the mean "
+        "of A; r = mean pairwise cosine of the head, clamped to 0..1"
+    )
+    needs: ClassVar[tuple[str, ...]] = ("keys", "values")
+    source: ClassVar[str] = "MixKV, arXiv 2510.20707"
+    deviations: ClassVar[str] = (
+        "r is that of this prompt, the paper's best variant; the released code reads a table made for one model. A "
+        "constant row becomes zeros instead of 0/0"
+    )
+
+    def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
+        """Combine host scores ``[H, M]`` with the layer's diversity."""
+        from ecokv_cli.eviction.diversity import combine, cosine_diversity, with_value_norm
+
+        diversity = cosine_diversity(layer, attention.shape[1])
+        return combine(with_value_norm(attention, layer), diversity, self.weight(layer), attention)
 
     def weight(self, layer: Layer) -> torch.Tensor:
         """Lambda per head, ``[H]`` fp64: the clamped mean pairwise cosine."""
+        from ecokv_cli.geometry.redundancy import cosine_redundancy
+
         return cosine_redundancy(layer.unit_keys).clamp(0, 1)
 
 
 @dataclass(frozen=True)
-class EcoKV:
+class EcoKV(Booster):
     """ECOKV: cosine and Euclidean diversity, weighted by a redundancy from both.
-
-    With ``E = minmax(||k_j - c||)``, ``C = minmax(-<u_j, ubar>)``, both over the candidates with means over all keys::
-
-        S = alpha E + (1 - alpha) C            I = A + V'  (V' = value norm scaled to the mean of A)
-        lambda = beta r_euc + (1 - beta) r_cos
-        F = lambda S' + (1 - lambda) I         S' = S scaled to the mean of A
-
-    Source: ECOKV, arXiv 2609.06663, of which no formulas are public beyond its summaries; the open points are the
-    options below, each with the reading that agrees best with what is public as default. Deviation: a constant row
-    becomes zeros, so that F falls back to ``(1 - lambda) I``.
 
     Attributes
     ----------
@@ -102,6 +76,8 @@ class EcoKV:
         Weight of the Euclidean part of the diversity, in [0, 1].
     beta
         Weight of r_euc in lambda, in [0, 1]; ``alpha = beta = 0`` is MixKV with online redundancy.
+    normalisation
+        How both diversity parts are brought to [0, 1]: ``minmax``, ``clipped`` or ``robust``; see `normalised`.
     redundancy_map
         Map of the mean distance to r_euc; see `euclidean_redundancy`.
     avg_domain
@@ -119,12 +95,26 @@ class EcoKV:
 
     alpha: float = 0.8
     beta: float = 0.6
-    redundancy_map: RedundancyMap = "sigmoid"
+    normalisation: Literal["minmax", "clipped", "robust"] = "minmax"
+    redundancy_map: Literal["sigmoid", "sigmoid2", "exp", "inverse", "minmax"] = "sigmoid"
     avg_domain: Literal["all", "candidates"] = "all"
     div_scale: Literal["attention", "importance"] = "attention"
     value_norm: bool = True
     std: bool = False
     temperature: float = 0.0
+
+    default_window: ClassVar[int] = 4
+    formula: ClassVar[str] = (
+        "F = lambda S' + (1 - lambda) (A + V'), S = alpha E + (1 - alpha) C, E = minmax(||k_j - c||), "
+        "C = minmax(-<u_j, mean u>), S' and V' scaled to the mean of A; lambda = beta r_euc + (1 - beta) r_cos, "
+        "r_euc = 1 - sigmoid(mean ||k_i - c|| / sqrt(D))"
+    )
+    needs: ClassVar[tuple[str, ...]] = ("keys", "values")
+    source: ClassVar[str] = "ECOKV, arXiv 2609.06663"
+    deviations: ClassVar[str] = (
+        "no formulas are public beyond the paper's summaries: every open point is an option whose default is the "
+        "reading that agrees best with them. A constant row becomes zeros, so that F falls back to (1 - lambda) I"
+    )
 
     def __post_init__(self) -> None:
         for name in ("alpha", "beta"):
@@ -135,17 +125,20 @@ class EcoKV:
 
     def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
         """Combine host scores ``[H, M]`` with the layer's diversity."""
+        from ecokv_cli.eviction.diversity import combine, cosine_diversity, euclidean_diversity, with_value_norm
+
         candidates = attention.shape[1]
-        euclidean = minmax(layer.key_distances[:, :candidates])
-        diversity = self.alpha * euclidean + (1 - self.alpha) * cosine_diversity(layer, candidates)
-        importance = attention
-        if self.value_norm:
-            importance = attention + rescale(minmax(value_norms(layer, candidates)), attention)
+        euclidean = euclidean_diversity(layer, candidates, self.normalisation)
+        cosine = cosine_diversity(layer, candidates, self.normalisation)
+        diversity = self.alpha * euclidean + (1 - self.alpha) * cosine
+        importance = with_value_norm(attention, layer) if self.value_norm else attention
         target = attention if self.div_scale == "attention" else importance
-        return _combine(importance, diversity, self.weight(layer, candidates), target)
+        return combine(importance, diversity, self.weight(layer, candidates), target)
 
     def weight(self, layer: Layer, candidates: int) -> torch.Tensor:
         """Lambda per head, ``[H]`` fp64."""
+        from ecokv_cli.geometry.redundancy import cosine_redundancy, mix_redundancy, std_redundancy
+
         if self.std:
             distances = self._averaged(layer, candidates)
             return std_redundancy(distances, layer.keys.shape[-1], self.temperature or None)
@@ -153,6 +146,8 @@ class EcoKV:
 
     def r_euc(self, layer: Layer, candidates: int) -> torch.Tensor:
         """Euclidean redundancy per head, ``[H]`` fp64, by this booster's map."""
+        from ecokv_cli.geometry.redundancy import euclidean_redundancy
+
         # The scale-free map averages E itself, which exists for candidates only.
         distances = (
             layer.key_distances[:, :candidates]
@@ -165,7 +160,40 @@ class EcoKV:
         return layer.key_distances[:, : None if self.avg_domain == "all" else candidates]
 
 
-def _combine(importance: torch.Tensor, diversity: torch.Tensor, weight: torch.Tensor, target: torch.Tensor) -> Boosted:
-    share = weight.to(importance.dtype)[:, None]
-    score = share * rescale(diversity, target) + (1 - share) * importance
-    return Boosted(importance, diversity, weight, score)
+@dataclass(frozen=True)
+class CosineOnly(Booster):
+    """Pure cosine diversity: the host's window and budgets, filled by KeyDiff's order."""
+
+    formula: ClassVar[str] = "F = D', D = minmax(-<u_j, mean u>) scaled to the mean of A"
+    source: ClassVar[str] = "the keydiff option of MixKV, arXiv 2510.20707"
+
+    def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
+        """Diversity alone; lambda = 1."""
+        from ecokv_cli.eviction.diversity import combine, cosine_diversity
+
+        diversity = cosine_diversity(layer, attention.shape[1])
+        return combine(attention, diversity, attention.new_ones(len(attention)), attention)
+
+
+@dataclass(frozen=True)
+class EuclidOnly(Booster):
+    """Pure Euclidean diversity: the host's window and budgets, filled by ManifoldKV's order."""
+
+    formula: ClassVar[str] = "F = E', E = minmax(||k_j - c||) scaled to the mean of A"
+    source: ClassVar[str] = "ECOKV's Euclidean part, arXiv 2609.06663, alone; the order of ManifoldKV"
+
+    def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
+        """Diversity alone; lambda = 1."""
+        from ecokv_cli.eviction.diversity import combine, euclidean_diversity
+
+        diversity = euclidean_diversity(layer, attention.shape[1])
+        return combine(attention, diversity, attention.new_ones(len(attention)), attention)
+
+
+BOOSTERS: dict[str, type[Booster]] = {
+    "mixkv": MixKV,
+    "ecokv": EcoKV,
+    "keydiff": CosineOnly,
+    "manifold": EuclidOnly,
+}
+"""Every booster by name, in the order of tables."""

@@ -38,7 +38,7 @@ class HeldOut:
 
     With P the attention of a decoded token over prompt and decoded tokens on the full cache, a kept set leaves
     ``mass = sum P_kept`` and the output ``o' = sum P_kept v / mass``: the softmax over what is left, since evicting
-    a key only changes the denominator.
+    a key only changes the denominator. A memory of the evicted, if the method has one, is blended into o'.
 
     Parameters
     ----------
@@ -54,6 +54,7 @@ class HeldOut:
     def __init__(self, layer: Layer) -> None:
         self.tokens = layer.tokens
         self.values = layer.values
+        self.queries = layer.decode_queries.reshape(layer.kv_heads, -1, layer.keys.shape[-1])
         self.decode_values = layer.decode_values
         self.attention = layer.held_out
         self.decoded = self.attention[..., self.tokens :]
@@ -67,6 +68,8 @@ class HeldOut:
         values = self.values.gather(1, positions[..., None].expand(-1, -1, self.values.shape[-1]))
         mass = kept.sum(-1, dtype=torch.float64) + self.decoded.sum(-1, dtype=torch.float64)
         left = (kept @ values + self.decoded @ self.decode_values).double() / mass[..., None]
+        if selection.memory:
+            left = selection.memory.blend(self.queries, left)
         full = self.output.double()
         norm = full.norm(dim=-1)
         error = (full - left).norm(dim=-1) / torch.where(norm > 0, norm, 1.0)

@@ -1,4 +1,4 @@
-"""Host scores: how much a position matters, whatever else is kept. Higher = keep."""
+"""Scores from attention: how much the prompt's own queries look at a position. Higher = keep."""
 
 from __future__ import annotations
 
@@ -38,6 +38,11 @@ def pool(scores: torch.Tensor, kernel: int, mode: str) -> torch.Tensor:
     return F.avg_pool1d(scores[:, None], kernel, stride=1, padding=kernel // 2, count_include_pad=True)[:, 0]
 
 
+def last_queries(layer: Layer, window: int) -> torch.Tensor:
+    """Queries of the last `window` prompt positions, ``[H_q, window, D]``."""
+    return layer.window_queries[:, layer.window_queries.shape[1] - window :]
+
+
 def snapkv_importance(
     layer: Layer, *, window: int, candidates: int, kernel: int = 5, pooling: str = "avg", gqa: str = "mean"
 ) -> torch.Tensor:
@@ -64,40 +69,74 @@ def snapkv_importance(
     SnapKV, arXiv 2404.14469. The original sums over the window and repeats keys per query head; the mean has the
     same ranking, and selection here is per KV head.
     """
-    queries = layer.window_queries[:, layer.window_queries.shape[1] - window :]
-    attention = window_attention(queries, layer.keys, layer.scaling, candidates=candidates, gqa=gqa)
+    attention = window_attention(last_queries(layer, window), layer.keys, layer.scaling, candidates=candidates, gqa=gqa)
     return pool(attention, kernel, pooling)
 
 
-def value_norms(layer: Layer, candidates: int) -> torch.Tensor:
-    """Euclidean norm of each value, ``[H, candidates]``; attention sinks have tiny ones."""
-    norms: torch.Tensor = torch.linalg.vector_norm(layer.values[:, :candidates], dim=-1)
-    return norms
-
-
-def keydiff_score(layer: Layer, candidates: int) -> torch.Tensor:
-    """KeyDiff: minus the cosine of each key to the mean unit key, ``-cos(k_j, mean_N u)``.
+def tova_importance(layer: Layer, *, window: int, candidates: int) -> torch.Tensor:
+    """TOVA: attention of the last query, averaged over all query heads of the layer; equal rows for all KV heads.
 
     Parameters
     ----------
     layer
-        Needs keys only.
+        Needs keys and window queries.
+    window
+        How many of the last queries are averaged; TOVA takes 1.
     candidates
-        Number of leading positions to score; the mean is over all N.
+        Number of leading positions that compete.
 
     Returns
     -------
     torch.Tensor
-        ``[H, candidates]`` in [-1, 1]; high = unlike the rest. All 0 where the mean vanishes.
+        ``[H, candidates]`` in [0, 1].
 
     Notes
     -----
-    KeyDiff, arXiv 2504.15364, scored once over the whole prompt; the paper applies it block by block.
+    TOVA, arXiv 2401.06104.
     """
-    units = layer.unit_keys
-    mean = units.mean(dim=1, dtype=torch.float64)
-    direction = F.normalize(mean, dim=-1).to(units.dtype)
-    return -torch.einsum("hnd,hd->hn", units[:, :candidates], direction)
+    attention = window_attention(last_queries(layer, window), layer.keys, layer.scaling, candidates=candidates)
+    return attention.mean(0).expand(layer.kv_heads, -1)
+
+
+def received_importance(
+    layer: Layer, *, candidates: int, average: bool, gqa: str = "mean", method: str = "h2o"
+) -> torch.Tensor:
+    """Attention received from all prompt queries, reduced over the group.
+
+    ``h[j] = reduce_g sum_{t >= j} P[g, t, j]``, divided by the N - j queries that see position j if `average`.
+
+    Parameters
+    ----------
+    layer
+        Needs `received_attention`.
+    candidates
+        Number of leading positions to return.
+    average
+        False: the sum, in [0, N], which early positions win by being seen more often. True: the mean, in [0, 1].
+    gqa
+        ``mean`` or ``max`` over the group.
+    method
+        Name for the error message.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H, candidates]``.
+
+    Raises
+    ------
+    DumpError
+        If the dump holds no received attention; it cannot be had from window queries alone.
+
+    Notes
+    -----
+    Sum: H2O, arXiv 2306.14048. Mean: the "observed attention" of the kvpress library.
+    """
+    grouped = layer.require("received_attention", method).view(layer.kv_heads, -1, layer.tokens)
+    received = grouped.amax(1) if gqa == "max" else grouped.mean(1)
+    if average:
+        received = received / torch.arange(layer.tokens, 0, -1, device=received.device)
+    return received[:, :candidates]
 
 
 def oracle_score(layer: Layer, candidates: int) -> torch.Tensor:

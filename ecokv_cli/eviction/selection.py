@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from ecokv_cli.errors import NonFiniteError
+
+if TYPE_CHECKING:
+    from ecokv_cli.eviction.memory import Memory
 
 
 @dataclass(frozen=True)
@@ -21,11 +25,20 @@ class Selection:
         How many of the last positions were protected and are part of the mask.
     note
         Why nothing was evicted, if so; else empty.
+    state
+        Tokens of the budget per head that pay for a memory instead of positions.
+    memory
+        What remembers the evicted, for methods that have such a thing.
+    exact
+        ``[H]`` kept positions per head if every slot of the nominal budget were spent; None if that is so.
     """
 
     mask: torch.Tensor
     window: int
     note: str = ""
+    state: int = 0
+    memory: Memory | None = None
+    exact: torch.Tensor | None = None
 
     @property
     def counts(self) -> torch.Tensor:
@@ -75,6 +88,16 @@ def top_mask(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     tied = scores == bar
     room = (counts - above.sum(-1))[:, None]
     return above | (tied & (tied.cumsum(-1) <= room))
+
+
+def keep_everything(heads: int, tokens: int, window: int, device: torch.device, note: str) -> Selection:
+    """Nothing evicted."""
+    return Selection(torch.ones(heads, tokens, dtype=torch.bool, device=device), min(window, tokens), note)
+
+
+def with_window(candidates: torch.Tensor, window: int) -> torch.Tensor:
+    """The ``[H, M]`` mask of kept candidates, extended by `window` kept positions to ``[H, N]``."""
+    return torch.cat([candidates, candidates.new_ones(len(candidates), window)], dim=1)
 
 
 def require_finite_scores(scores: torch.Tensor, method: str, layer: int) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from statistics import fmean
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
-from ecokv_cli.eviction.method import parse_method
+from ecokv_cli.eviction.spec import parse_method
 from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.method import Method
+    from ecokv_cli.eviction.route import Route
     from ecokv_cli.eviction.selection import Selection
 
 AGE_BINS = 24
@@ -37,13 +38,16 @@ class EvictSettings:
         Layer and KV head numbers.
     focus
         (layer, KV head) whose kept positions are also reported alone.
+    head_scores
+        ``[L, H_q]`` visual-head scores of this model, for methods that need them.
     """
 
-    methods: tuple[Method, ...]
+    methods: tuple[Method | Route, ...]
     budgets: tuple[int, ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     focus: tuple[int, int]
+    head_scores: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
         for method in self.methods:
@@ -126,7 +130,20 @@ def evict(
             (*setting, "layer", "kv_head", "kept", "mass", "output_error", "output_cosine", "oracle_overlap"),
         ),
         Table(
-            "ledger", (*setting, "layer", "kv_head", "tokens", "nominal", "window_kept", "free_kept", "kept", "note")
+            "ledger",
+            (
+                *setting,
+                "layer",
+                "kv_head",
+                "tokens",
+                "nominal",
+                "window_kept",
+                "free_kept",
+                "kept",
+                "state",
+                "exact",
+                "note",
+            ),
         ),
         Table(
             "positions",
@@ -141,7 +158,7 @@ def evict(
     for dump in samples:
         tally = _Tally()
         for layer in dump.layers(settings.layers):
-            _evict_layer(result, tally, dump, layer, settings)
+            _evict_layer(result, tally, dump, replace(layer, head_scores=settings.head_scores), settings)
             done += 1
             progress(done, total)
         _summarise(result, tally, dump, settings)
@@ -155,7 +172,7 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
     best = {budget: oracle.select(layer, budget) for budget in settings.budgets}
     chosen: dict[tuple[str, int], Selection] = {}
     for method in settings.methods:
-        scores = method.scores(layer)
+        scores = method.scores(layer, max(settings.budgets))
         for budget in settings.budgets:
             selection = method.select(layer, budget, scores)
             chosen[method.name, budget] = selection
@@ -187,6 +204,8 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
                     nominal=budget,
                     window_kept=selection.window,
                     free_kept=kept - selection.window,
+                    state=selection.state,
+                    exact=kept if selection.exact is None else int(selection.exact[head]),
                     note=selection.note,
                 )
     for (a, budget), (b, other) in combinations(chosen, 2):

@@ -12,9 +12,10 @@ from builders import random_layer
 from safetensors.torch import load_file
 
 from ecokv_cli.eviction.boosters import EcoKV, MixKV
-from ecokv_cli.eviction.importance import keydiff_score, oracle_score, snapkv_importance, value_norms
+from ecokv_cli.eviction.importance import oracle_score, snapkv_importance
+from ecokv_cli.eviction.keyscores import keydiff_score, value_norms
 from ecokv_cli.eviction.layer import Layer
-from ecokv_cli.eviction.method import parse_method
+from ecokv_cli.eviction.spec import parse_method
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
 CASES = json.loads((GOLDENS / "index.json").read_text())["cases"]
@@ -104,13 +105,21 @@ def test_published_scores_and_kept_sets(case):
         keys, queries = part["keys"].float(), part["q_window"].float()
         empty = keys[:, :0]
         layer = Layer(
-            index, case["layers"], keys, part["values"].float(), queries, keys.shape[-1] ** -0.5, queries[:, :0], empty, empty
+            index,
+            case["layers"],
+            keys,
+            part["values"].float(),
+            queries,
+            keys.shape[-1] ** -0.5,
+            queries[:, :0],
+            empty,
+            empty,
         )
         if case["method"] == "snapkv":
             method = parse_method(f"snapkv[window={case['window']},kernel={case['kernel']}]")
         else:
             method = parse_method("keydiff")
-        scores = method.scores(layer)
+        scores = method.scores(layer).final
         # bf16 goldens were scored in bf16; here the same tensors are scored in fp32.
         tolerance = {"atol": 2e-6, "rtol": 0} if case["dtype"] == "float32" else {"atol": 2e-4, "rtol": 2**-6}
         np.testing.assert_allclose(scores, part["scores"][:, : scores.shape[1]].float(), **tolerance)
@@ -163,7 +172,7 @@ def test_ecokv_at_alpha_and_beta_zero_is_mixkv_with_online_redundancy(seed):
     layer = random_layer(seed, shift=0.4)
     eco = parse_method("snapkv+ecokv[window=3,alpha=0,beta=0]")
     mix = parse_method("snapkv+mixkv[window=3]")
-    np.testing.assert_allclose(eco.scores(layer), mix.scores(layer), rtol=1e-12)
+    np.testing.assert_allclose(eco.scores(layer).final, mix.scores(layer).final, rtol=1e-12)
     assert torch.equal(eco.select(layer, 11).mask, mix.select(layer, 11).mask)
 
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from ecokv_cli.errors import DumpError, MethodError, NonFiniteError
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
-from ecokv_cli.eviction.method import DEFAULT_METHODS, parse_method
+from ecokv_cli.eviction.method import Scores
 from ecokv_cli.eviction.selection import Selection, top_mask
+from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_method
 
 SCORED = [name for name in DEFAULT_METHODS if name != "full"]
 scores = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, -1.0]), min_size=1, max_size=23)
@@ -70,7 +71,8 @@ def test_a_constant_added_to_all_scores_changes_nothing():
     layer = random_layer()
     method = parse_method("snapkv[window=3]")
     scored = method.scores(layer)
-    assert torch.equal(method.select(layer, 11, scored).mask, method.select(layer, 11, scored + 0.25).mask)
+    moved = Scores(scored.host + 0.25, scored.final + 0.25)
+    assert torch.equal(method.select(layer, 11, scored).mask, method.select(layer, 11, moved).mask)
 
 
 @pytest.mark.parametrize("name", DEFAULT_METHODS)

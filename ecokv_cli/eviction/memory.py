@@ -1,0 +1,115 @@
+"""A state that remembers what was evicted: linear attention over the evicted pairs, decayed by their entropy."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from ecokv_cli.geometry.redundancy import minmax
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is left of the evicted keys and values of each head.
+
+    Attributes
+    ----------
+    state
+        ``[H, D, Dv]``.
+    normaliser
+        ``[H, D]``.
+    share
+        ``[H]`` in [0, 1]: the window's mean attention on what was evicted, the estimate of how much attention is
+        missing; 0 = nothing evicted, and the answer is exact attention.
+    """
+
+    state: torch.Tensor
+    normaliser: torch.Tensor
+    share: torch.Tensor
+
+    def blend(self, queries: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
+        """``(1 - g) exact + g phi(q) S / <phi(q), z>`` with g the share and ``phi = elu + 1``.
+
+        Parameters
+        ----------
+        queries
+            ``[H, R, D]``.
+        exact
+            ``[H, R, Dv]`` fp64: attention output over what is kept.
+
+        Returns
+        -------
+        torch.Tensor
+            ``[H, R, Dv]``; `exact` where the normaliser vanishes.
+        """
+        features = (F.elu(queries) + 1).double()
+        weight = features @ self.normaliser[..., None]
+        read = features @ self.state / torch.where(weight > 0, weight, 1.0)
+        share = torch.where(weight > 0, self.share[:, None, None], 0.0)
+        return (1 - share) * exact + share * read
+
+
+def attention_entropy(rows: torch.Tensor) -> torch.Tensor:
+    """Entropy of the attention that a position receives, over the window rows, in [0, 1].
+
+    ``H_j = -sum_t p_t log p_t / log W`` with p the column of attention divided by its sum; 1 = all rows look at it
+    alike, 0 = only one does (or none, or W = 1).
+
+    Parameters
+    ----------
+    rows
+        ``[H, W, M]`` window attention.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H, M]``.
+    """
+    window = rows.shape[1]
+    if window == 1:
+        return torch.zeros_like(rows[:, 0])
+    total = rows.sum(dim=1, keepdim=True)
+    share = rows / torch.where(total > 0, total, 1.0)
+    entropy: torch.Tensor = -torch.special.xlogy(share, share).sum(dim=1) / math.log(window)
+    return entropy.clamp(0, 1)
+
+
+def retention(rows: torch.Tensor, mix: float) -> torch.Tensor:
+    """``R = mix minmax(mean attention) + (1 - mix) minmax(entropy)``, ``[H, M]`` in [0, 1]; high = keep."""
+    return mix * minmax(rows.mean(dim=1)) + (1 - mix) * minmax(attention_entropy(rows))
+
+
+def remember(keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, evicted: torch.Tensor) -> Memory:
+    """Fold the evicted pairs of each head into its state, in the order of their positions.
+
+    ``S <- h_j S + (1 - h_j) phi(k_j)^T v_j`` and ``z <- h_j z + (1 - h_j) phi(k_j)``, ``h_j`` the entropy. The
+    recursion is unrolled: pair j ends with the weight ``(1 - h_j) prod_{i > j} h_i``.
+
+    Parameters
+    ----------
+    keys, values
+        ``[H, M, D]`` and ``[H, M, Dv]`` of the candidates.
+    rows
+        ``[H, W, M]`` window attention.
+    evicted
+        ``[H, M]`` bool.
+
+    Returns
+    -------
+    Memory
+        In fp64.
+    """
+    gate = torch.where(evicted, attention_entropy(rows).double(), 1.0)
+    later = gate.flip(-1).cumprod(dim=-1).flip(-1)
+    after = torch.cat([later[:, 1:], torch.ones_like(later[:, :1])], dim=-1)
+    weighted = (F.elu(keys) + 1).double() * ((1 - gate) * after)[..., None]
+    share = (rows.mean(dim=1).double() * evicted).sum(-1).clamp(0, 1)
+    return Memory(weighted.transpose(1, 2) @ values.double(), weighted.sum(dim=1), share)
+
+
+def state_tokens(key_dim: int, value_dim: int) -> int:
+    """What the state costs per head in tokens of a cache: ``(D Dv + D) / (D + Dv)``, rounded up."""
+    return math.ceil((key_dim * value_dim + key_dim) / (key_dim + value_dim))
