@@ -94,8 +94,7 @@ def pyramid_counts(
     if layers == 1:
         return torch.full((1,), free)
     if compat == "kvpress":
-        low = budget / beta
-        high = min(2 * budget - low, tokens)
+        high = min(2 * budget - budget / beta, candidates)
         low = 2 * budget - high
         if not tokens >= high >= low >= window:
             return torch.full((layers,), free).clamp(0, candidates)

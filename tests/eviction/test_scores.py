@@ -1,4 +1,4 @@
-"""Importance, diversity and boosters against an independent naive reference, published goldens and hand numbers."""
+"""Importance, diversity and boosters against an independent naive reference and hand numbers."""
 
 import json
 from dataclasses import replace
@@ -9,7 +9,6 @@ import pytest
 import reference
 import torch
 from builders import random_layer
-from safetensors.torch import load_file
 
 from ecokv_cli.eviction.boosters import EcoKV, MixKV
 from ecokv_cli.eviction.importance import oracle_score, snapkv_importance
@@ -18,7 +17,6 @@ from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.spec import parse_method
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
-CASES = json.loads((GOLDENS / "index.json").read_text())["cases"]
 HAND = json.loads((GOLDENS / "hand_ecokv.json").read_text())
 MAPS = {"sigmoid": "sigmoid", "sigmoid2": "sigmoid2", "exp": "exp", "inverse": "inv", "minmax": "minmax"}
 
@@ -95,37 +93,6 @@ def test_std_variant_equals_the_naive_reference():
     wanted = reference.ecokv_score(attention.numpy(), layer.keys.numpy(), layer.values.numpy(), window, std=True)
     np.testing.assert_allclose(found.weight, wanted["lambda"], rtol=1e-10)
     np.testing.assert_allclose(found.score, wanted["F"], rtol=1e-10)
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["file"].removesuffix(".safetensors"))
-def test_published_scores_and_kept_sets(case):
-    tensors = load_file(GOLDENS / case["file"])
-    for index in range(case["layers"]):
-        part = {k.removeprefix(f"L{index}."): v for k, v in tensors.items() if k.startswith(f"L{index}.")}
-        keys, queries = part["keys"].float(), part["q_window"].float()
-        empty = keys[:, :0]
-        layer = Layer(
-            index,
-            case["layers"],
-            keys,
-            part["values"].float(),
-            queries,
-            keys.shape[-1] ** -0.5,
-            queries[:, :0],
-            empty,
-            empty,
-        )
-        if case["method"] == "snapkv":
-            method = parse_method(f"snapkv[window={case['window']},kernel={case['kernel']}]")
-        else:
-            method = parse_method("keydiff")
-        scores = method.scores(layer).final
-        # bf16 goldens were scored in bf16; here the same tensors are scored in fp32.
-        tolerance = {"atol": 2e-6, "rtol": 0} if case["dtype"] == "float32" else {"atol": 2e-4, "rtol": 2**-6}
-        np.testing.assert_allclose(scores, part["scores"][:, : scores.shape[1]].float(), **tolerance)
-        budget = case["kept_len"][index][0]
-        positions, _ = method.select(layer, budget).indices()
-        assert torch.equal(positions, part["kept"])
 
 
 def hand_layer():

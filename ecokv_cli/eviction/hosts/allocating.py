@@ -104,8 +104,8 @@ class AdaKV(Allocating):
     source: ClassVar[str] = "AdaKV, arXiv 2407.11550"
     deviations: ClassVar[str] = (
         "the layer's total is exact where published code loses slots by rounding (compat=reference); heads are "
-        "compared without normalisation as in the authors' code, while MixKV's and SparseMM's copies normalise. With a booster, "
-        "heads are budgeted by attention and filled by the boosted score, as in MixKV's code"
+        "compared without normalisation as in the authors' code, while MixKV's and SparseMM's copies normalise. "
+        "With a booster, heads are budgeted by attention and filled by the boosted score, as in MixKV's code"
     )
 
     def __post_init__(self) -> None:
@@ -113,6 +113,11 @@ class AdaKV(Allocating):
         _require_share("adakv", self.floor)
         if self.normalise and self.base != "snapkv":
             raise MethodError(f"adakv: normalise=true needs attention scores, base={self.base} has none")
+
+    @property
+    def observes(self) -> bool:
+        """Only with snapkv as its base."""
+        return self.base == "snapkv"
 
     @property
     def scores_attention(self) -> bool:

@@ -41,7 +41,6 @@ class SnapKV(AttentionHost):
     gqa: Literal["mean", "max"] = "mean"
 
     default_window: ClassVar[int] = 32
-    observes: ClassVar[bool] = True
     formula: ClassVar[str] = "A[h, j] = pool_kernel(mean_g mean_t softmax(q_t k_j)); keep the window and the top B - W"
     needs: ClassVar[tuple[str, ...]] = ("keys", "window_queries")
     source: ClassVar[str] = "SnapKV, arXiv 2404.14469"
@@ -68,7 +67,6 @@ class Tova(AttentionHost):
     """TOVA: keep what the last query attends to most, the same positions in all heads of a layer."""
 
     default_window: ClassVar[int] = 1
-    observes: ClassVar[bool] = True
     shared: ClassVar[bool] = True
     formula: ClassVar[str] = (
         "s[j] = mean over all query heads of softmax(q_{N-1} k_j); keep the last position and top B - 1"

@@ -42,8 +42,6 @@ class Host:
     ----------
     default_window
         Protected window, and observation window of hosts that observe.
-    observes
-        Whether it scores with the queries of the observation window.
     keeps_all
         Whether it never evicts.
     shared
@@ -55,7 +53,6 @@ class Host:
     """
 
     default_window: ClassVar[int] = 0
-    observes: ClassVar[bool] = False
     keeps_all: ClassVar[bool] = False
     shared: ClassVar[bool] = False
     moves_layers: ClassVar[bool] = False
@@ -63,6 +60,11 @@ class Host:
     needs: ClassVar[tuple[str, ...]] = ("keys",)
     source: ClassVar[str]
     deviations: ClassVar[str] = "none known"
+
+    @property
+    def observes(self) -> bool:
+        """Whether it scores with the queries of the observation window."""
+        return "window_queries" in self.needs
 
     @property
     def scores_attention(self) -> bool:

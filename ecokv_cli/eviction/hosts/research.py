@@ -41,13 +41,13 @@ class Mmr(Host):
     unit: Literal["mean", "raw"] = "mean"
 
     default_window: ClassVar[int] = 32
-    observes: ClassVar[bool] = True
     formula: ClassVar[str] = "keep the window; then greedily, B - W times: argmax_i mu_i + l1 sigma_i + l2 u corr(i, S)"
     needs: ClassVar[tuple[str, ...]] = ("keys", "window_queries")
     source: ClassVar[str] = "the unified score mu + l1 sigma + l2 corr of Xie and Zhu, known from its abstract only"
     deviations: ClassVar[str] = (
-        "corr is the Pearson correlation of attention columns over window rows, rows are averaged over the group first, "
-        "no pooling, dispersion is the population standard deviation; the default weights are ours, not the authors'"
+        "corr is the Pearson correlation of attention columns over window rows, rows are averaged over the group "
+        "first, no pooling, dispersion is the population standard deviation; the default "
+        "weights are ours"
     )
 
     def __post_init__(self) -> None:
@@ -85,7 +85,6 @@ class Retentive(Host):
     mix: float = 0.5
 
     default_window: ClassVar[int] = 32
-    observes: ClassVar[bool] = True
     formula: ClassVar[str] = (
         "keep the window and the top of R = mix minmax(A) + (1 - mix) minmax(H), H the entropy of the attention "
         "received; evicted pairs: S <- h S + (1 - h) phi(k)^T v; output (1 - g) exact + g phi(q) S / phi(q) z"
