@@ -11,8 +11,10 @@ from ecokv_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from ecokv_cli.dump.runs import Run
+    from ecokv_cli.studies.tables import Table
 
 EXAMPLES = """Examples:
 
@@ -35,11 +37,13 @@ def evict_step(
     methods: Sequence[str],
     budgets: Sequence[str],
     window: int | None,
+    head_scores: Path | None,
     focus: str | None,
     seed: int,
     force: bool,
 ) -> dict[str, Any]:
     """Simulated eviction on a run: tables, figures, report."""
+    from ecokv_cli.dump.headscores import read_head_scores
     from ecokv_cli.dump.masks import write_masks
     from ecokv_cli.dump.runs import parse_range
     from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_methods
@@ -61,6 +65,7 @@ def evict_step(
         tuple(chosen),
         tuple(chosen_heads),
         place,
+        read_head_scores(head_scores).for_model(samples[0].manifest.model, str(head_scores)) if head_scores else None,
     )
     with screen.progress() as progress:
         result = evict(samples, settings, lambda done, total: progress("layers", done, total))
@@ -69,6 +74,7 @@ def evict_step(
             "methods": ", ".join(m.name for m in settings.methods), "budgets": ", ".join(map(str, settings.budgets)),
             "layers": layers, "heads": heads,
             "window": window or f"each method's own ({', '.join(sorted(windows))})",
+            "head scores": str(head_scores) if head_scores else None,
             "focus": f"{place[0]}:{place[1]}", "seed": seed, "width": figures.width,
         }  # fmt: skip
         progress("figures", 0, 1)
@@ -79,14 +85,25 @@ def evict_step(
         )
     if window is None and len(windows) > 1:
         screen.note("methods have windows of their own, so rows are not matched; --window W sets all alike")
-    for note in dict.fromkeys(row["note"] for row in result.ledger if row["note"]):
-        screen.note(str(note))
+    for note in [*dict.fromkeys(str(row["note"]) for row in result.ledger if row["note"]), *_rounded(result.ledger)]:
+        screen.note(note)
     shown = ("budget", "method", "window", "kept", "mass", "output_error", "output_cosine", "oracle_overlap")
     titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
     for name in result.methods.distinct("sample"):
         rows = [[row[c] for c in shown] for row in result.methods.where(sample=name)]
         screen.show(table(f"{name}: means over layers and KV heads", titles, rows, keys=2))
     return summary
+
+
+def _rounded(ledger: Table) -> list[str]:
+    """One line for each method and budget whose published rounding spends another total than the nominal one."""
+    kept, exact = (ledger.aggregate(("method", "budget"), column, sum) for column in ("kept", "exact"))
+    return [
+        f"{method} at {budget}: its rounding keeps {kept[method, budget]:,.0f} tokens instead of {total:,.0f} "
+        f"({kept[method, budget] / total - 1:+.1%})"
+        for (method, budget), total in exact.items()
+        if kept[method, budget] != total
+    ]
 
 
 def parse_budgets(texts: Sequence[str]) -> list[int]:
@@ -105,6 +122,7 @@ def command(
     budget: o.Budgets = None,
     method: o.Methods = None,
     window: o.Window = None,
+    head_scores: o.HeadScoresFile = None,
     layers: o.Layers = "all",
     heads: o.Heads = "all",
     limit: o.Limit = None,
@@ -130,7 +148,7 @@ def command(
     figures = FigureChoice.parse(figure_format, width)
     summary = evict_step(
         screen, find_run(path), figures, layers=layers, heads=heads, limit=limit,
-        methods=method or (), budgets=budget or (), window=window,
+        methods=method or (), budgets=budget or (), window=window, head_scores=head_scores,
         focus=focus, seed=seed, force=force,
     )  # fmt: skip
     screen.finish(summary, f"report: {summary['report']}")

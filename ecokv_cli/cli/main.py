@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ecokv_cli import __version__
-from ecokv_cli.cli import analyze, dump, evict, run
+from ecokv_cli.cli import analyze, dump, evict, headscores, methods, route, run
 
 EXAMPLES = """Examples:
 
@@ -48,6 +48,8 @@ def root(
     """Offline analysis of KV-cache geometry and eviction in multimodal language models.
 
     dump runs a model once and writes what its cache holds; analyze and evict work on that; run does all three.
+
+    methods lists what can be simulated; headscores and route make a head-score table and a layer-wise route from dumps.
     """
 
 
@@ -55,6 +57,9 @@ app.command("dump", epilog=dump.EXAMPLES)(dump.command)
 app.command("analyze", epilog=analyze.EXAMPLES)(analyze.command)
 app.command("evict", epilog=evict.EXAMPLES)(evict.command)
 app.command("run", epilog=run.EXAMPLES)(run.command)
+app.command("methods", epilog=methods.EXAMPLES)(methods.command)
+app.command("headscores", epilog=headscores.EXAMPLES)(headscores.command)
+app.command("route", epilog=route.EXAMPLES)(route.command)
 
 
 def main() -> None:

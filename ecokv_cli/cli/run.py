@@ -24,12 +24,14 @@ def command(
     budget: o.Budgets = None,
     method: o.Methods = None,
     window: o.Window = None,
+    head_scores: o.HeadScoresFile = None,
     layers: o.Layers = "all",
     heads: o.Heads = "all",
     max_pixels: o.MaxPixels = None,
     chat_template: o.ChatTemplate = True,
     decode: o.Decode = 32,
     ignore_eos: o.IgnoreEos = False,
+    received_attention: o.ReceivedAttention = False,
     model: o.Model = None,
     revision: o.Revision = None,
     device: o.Device = "auto",
@@ -57,7 +59,7 @@ def command(
 
     settings = DumpSettings(
         window=max(32, window or 0), decode=decode, ignore_eos=ignore_eos, store_dtype=store_dtype,
-        template=chat_template, seed=seed,
+        received_attention=received_attention, template=chat_template, seed=seed,
     )  # fmt: skip
     run = run_for(output, sample)
     dumped = dump_step(screen, run, sample, choice, settings, max_pixels=max_pixels, force=force)
@@ -77,7 +79,7 @@ def command(
     )
     eviction = evict_step(
         screen, run, figures, layers=layers, heads=heads, limit=None,
-        methods=method or (), budgets=budget or (), window=window, focus=None,
+        methods=method or (), budgets=budget or (), window=window, head_scores=head_scores, focus=None,
         seed=seed, force=force,
     )  # fmt: skip
     summary = {"dump": dumped, "analysis": analysis, "eviction": eviction, "report": eviction["report"]}

@@ -68,10 +68,10 @@ def _rows(queries: torch.Tensor, keys: torch.Tensor, scaling: float) -> torch.Te
     return logits.softmax(dim=-1)
 
 
-def held_out_attention(
+def held_out_logits(
     queries: torch.Tensor, keys: torch.Tensor, decode_keys: torch.Tensor, scaling: float
 ) -> torch.Tensor:
-    """Attention of decoded tokens over the prompt and the tokens decoded so far.
+    """Attention logits of decoded tokens over the prompt and the tokens decoded so far.
 
     Parameters
     ----------
@@ -87,7 +87,9 @@ def held_out_attention(
     Returns
     -------
     torch.Tensor
-        ``[H, G * T, N + T]`` rows that sum to 1; row ``g * T + t`` is query head ``h * G + g`` at step t.
+        ``[H, G * T, N + T]``, minus infinity where a token is not decoded yet; row ``g * T + t`` is query head
+        ``h * G + g`` at step t. Logits and not attention, because what is nothing beside the full cache may be all
+        that is left of an evicted one.
     """
     heads, n, dim = keys.shape
     steps = queries.shape[1]
@@ -95,4 +97,4 @@ def held_out_attention(
     logits = torch.cat([rows @ keys.transpose(1, 2), rows @ decode_keys.transpose(1, 2)], dim=-1)
     later = torch.ones(steps, steps, dtype=torch.bool, device=keys.device).triu(1)
     logits.view(heads, -1, steps, n + steps)[..., n:].masked_fill_(later, -torch.inf)
-    return logits.softmax(dim=-1)
+    return logits

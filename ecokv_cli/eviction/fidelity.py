@@ -52,25 +52,26 @@ class HeldOut:
     """
 
     def __init__(self, layer: Layer) -> None:
-        self.tokens = layer.tokens
-        self.values = layer.values
+        self.layer = layer
         self.queries = layer.decode_queries.reshape(layer.kv_heads, -1, layer.keys.shape[-1])
-        self.decode_values = layer.decode_values
-        self.attention = layer.held_out
-        self.decoded = self.attention[..., self.tokens :]
-        self.output = self.attention[..., : self.tokens] @ self.values + self.decoded @ self.decode_values
+        self.logits = layer.held_out_logits[..., : layer.tokens]
+        self.decoded = layer.held_out_logits[..., layer.tokens :]
+        self.everything = layer.held_out_logits.logsumexp(-1).double()
+        values = torch.cat([layer.values, layer.decode_values], dim=1)
+        self.output = (layer.held_out_logits.softmax(dim=-1) @ values).double()
 
     def judge(self, selection: Selection) -> Fidelity:
         """Compare the outputs on the kept set with those on the full cache."""
         positions, valid = selection.indices()
-        kept = self.attention.gather(2, positions[:, None].expand(-1, self.attention.shape[1], -1))
-        kept = kept * valid[:, None]
-        values = self.values.gather(1, positions[..., None].expand(-1, -1, self.values.shape[-1]))
-        mass = kept.sum(-1, dtype=torch.float64) + self.decoded.sum(-1, dtype=torch.float64)
-        left = (kept @ values + self.decoded @ self.decode_values).double() / mass[..., None]
+        layer = self.layer
+        kept = self.logits.gather(2, positions[:, None].expand(-1, self.logits.shape[1], -1))
+        logits = torch.cat([kept.masked_fill(~valid[:, None], -torch.inf), self.decoded], dim=-1)
+        values = layer.values.gather(1, positions[..., None].expand(-1, -1, layer.values.shape[-1]))
+        mass = (logits.logsumexp(-1).double() - self.everything).exp()
+        left = (logits.softmax(dim=-1) @ torch.cat([values, layer.decode_values], dim=1)).double()
         if selection.memory:
             left = selection.memory.blend(self.queries, left)
-        full = self.output.double()
+        full = self.output
         norm = full.norm(dim=-1)
         error = (full - left).norm(dim=-1) / torch.where(norm > 0, norm, 1.0)
         cosine = F.cosine_similarity(full, left, dim=-1)

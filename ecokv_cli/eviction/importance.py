@@ -141,4 +141,4 @@ def received_importance(
 
 def oracle_score(layer: Layer, candidates: int) -> torch.Tensor:
     """Mean held-out attention of each candidate, ``[H, candidates]``; keeping its top B keeps the most mass."""
-    return layer.held_out[..., :candidates].mean(dim=1)
+    return layer.held_out_logits.softmax(dim=-1)[..., :candidates].mean(dim=1)

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ecokv_cli.errors import DumpError, NonFiniteError
-from ecokv_cli.eviction.attention import held_out_attention
+from ecokv_cli.eviction.attention import held_out_logits
 from ecokv_cli.geometry.similarity import unit_vectors
 from ecokv_cli.geometry.spread import centroid_distances
 
@@ -82,8 +82,8 @@ class Layer:
         return centroid_distances(self.keys)
 
     @cached_property
-    def held_out(self) -> torch.Tensor:
-        """Attention of the decoded tokens, ``[H, G * T, N + T]``; see `held_out_attention`.
+    def held_out_logits(self) -> torch.Tensor:
+        """Attention logits of the decoded tokens, ``[H, G * T, N + T]``; see `attention.held_out_logits`.
 
         Raises
         ------
@@ -95,7 +95,7 @@ class Layer:
                 "this dump holds no decode queries (the model stopped at once), so nothing can judge a selection; "
                 "dump again with --ignore-eos or another prompt"
             )
-        return held_out_attention(self.decode_queries, self.keys, self.decode_keys, self.scaling)
+        return held_out_logits(self.decode_queries, self.keys, self.decode_keys, self.scaling)
 
     def require(self, name: str, method: str) -> torch.Tensor:
         """An optional tensor that `method` cannot do without.
@@ -122,7 +122,11 @@ class Layer:
         names = ("keys", "values", "window_queries", "decode_queries", "decode_keys", "decode_values")
         optional = [name for name in ("received_attention", "prerope_keys") if getattr(self, name) is not None]
         for name in (*names, *optional):
-            bad = (~getattr(self, name).isfinite()).flatten(1).sum(dim=1)
+            tensor = getattr(self, name)
+            # A sum is finite only if every entry is, and takes a tenth of the time; it may overflow without reason.
+            if tensor.sum().isfinite():
+                continue
+            bad = (~tensor.isfinite()).flatten(1).sum(dim=1)
             if bad.any():
                 head = int(bad.argmax())
                 kind = "query head" if name.endswith(("queries", "attention")) else "KV head"

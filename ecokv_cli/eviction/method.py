@@ -190,6 +190,7 @@ class Method:
         return Selection(
             with_window(kept, self.keep_window),
             self.keep_window,
+            note=f"{self.name}: {reserve} tokens of the budget pay for its state" if reserve else "",
             state=reserve,
             memory=self.host.memory(asked, kept),
             exact=None if exact.equal(counts) else exact + self.keep_window,

@@ -24,7 +24,7 @@ class Selection:
     window
         How many of the last positions were protected and are part of the mask.
     note
-        Why nothing was evicted, if so; else empty.
+        What a reader of the ledger should know, such as why nothing was evicted; else empty.
     state
         Tokens of the budget per head that pay for a memory instead of positions.
     memory

@@ -32,6 +32,13 @@ METHOD_CAPTION = (
     "their attention that falls on what is left (1 = all). output_error: relative error of the attention output "
     "(0 = none). oracle_overlap: Jaccard overlap with the oracle's choice, window left out."
 )
+ROUTE_COLUMNS = ("budget", "kind", "route", "error", "samples", "rank", "random_routes")
+ROUTE_CAPTION = (
+    "Relative output error of routes on samples that had no part in choosing them, mean over layers, heads and samples "
+    "(0 = none). profiled: the best method of each layer; homogeneous: one method everywhere. rank: place of the "
+    "profiled route among random routes that use each method as often (1 = better than all). Each layer is judged with "
+    "the full cache upstream."
+)
 UNMATCHED = (
     "The methods have different windows, so these rows are not matched: a difference can come from the window as well "
     "as from the score. Run ecokv evict with --window W to give all of them the same."
@@ -52,13 +59,15 @@ def write_run_report(folder: Path) -> Path:
         The report.
     """
     samples = Run(folder).samples()
-    analysis, eviction = read_results(folder / "analysis"), read_results(folder / "eviction")
-    found = {"analysis": analysis, "eviction": eviction}
+    analysis, eviction, routing = (read_results(folder / name) for name in ("analysis", "eviction", "routing"))
+    found = {"analysis": analysis, "eviction": eviction, "routing": routing}
     sections = [_samples(samples)]
     if analysis:
         sections.append(_analysis(analysis))
     if eviction:
         sections.append(_eviction(eviction))
+    if routing:
+        sections.append(_routing(routing))
     studies = {name: results.summary for name, results in found.items() if results}
     commands = [*(dump.manifest.command for dump in samples), *(summary["command"] for summary in studies.values())]
     settings = {f"{name}: {key}": v for name, summary in studies.items() for key, v in summary["settings"].items()}
@@ -128,6 +137,13 @@ def _eviction(results: Results) -> Section:
         load_plates(results.folder / "figures"),
         "eviction/figures",
     )
+
+
+def _routing(results: Results) -> Section:
+    settings = results.summary["settings"]
+    text = f"Chosen on {settings['calibration']} samples, judged on {settings['evaluation']} others."
+    view = TableView(results.table("routes"), ROUTE_CAPTION, ROUTE_COLUMNS, 100, f"{results.folder.name}/routes.csv")
+    return Section("Method by layer", [text], [view], load_plates(results.folder / "figures"), "routing/figures")
 
 
 def _view(results: Results, name: str, caption: str, columns: tuple[str, ...], limit: int) -> TableView:

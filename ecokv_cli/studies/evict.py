@@ -186,7 +186,7 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
                     "sample": dump.manifest.sample,
                     "method": method.name,
                     "budget": budget,
-                    "window": selection.window,
+                    "window": min(method.keep_window, layer.tokens),
                     "layer": layer.index,
                     "kv_head": head,
                     "kept": kept,

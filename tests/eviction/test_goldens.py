@@ -84,7 +84,7 @@ def test_kept_sets_and_counts(case):
             ours = set(selection.mask[head].nonzero()[:, 0].tolist())
             theirs = set(part["kept"][head, :count].tolist())
             if ours != theirs:
-                # Only among exactly equal scores (the same token twice), where topk is arbitrary and ecokv takes the first.
+                # Only among equal scores (a token that comes twice), where topk is arbitrary and ecokv takes the first.
                 bar = part["scores"][head, list(theirs)].min()
                 assert (part["scores"][head, list(ours ^ theirs)] == bar).all()
                 assert max(ours - theirs) < min(theirs - ours)

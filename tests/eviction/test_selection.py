@@ -185,3 +185,22 @@ def test_a_dump_without_decoded_tokens_cannot_judge():
     layer = random_layer(steps=0)
     with pytest.raises(DumpError, match="--ignore-eos"):
         HeldOut(layer)
+
+
+def test_what_is_left_is_judged_even_when_it_had_no_share_of_the_full_attention():
+    layer = random_layer(dtype=torch.float32)
+    keys = layer.keys.clone()
+    keys[:, 5] = 1e4 * layer.decode_queries[:1].mean(1)  # takes all attention of some queries: the rest underflows
+    layer = replace(layer, keys=keys)
+    mask = torch.ones(2, 29, dtype=torch.bool)
+    mask[:, 5] = False
+    found = HeldOut(layer).judge(Selection(mask, 1))
+    assert (found.mass < 1).all()
+    gone = replace(
+        layer, keys=torch.cat([keys[:, :5], keys[:, 6:]], 1), values=layer.values[:, [*range(5), *range(6, 29)]]
+    )
+    output = HeldOut(gone).output
+    full = HeldOut(layer).output
+    torch.testing.assert_close(
+        found.error, ((full - output).norm(dim=-1) / full.norm(dim=-1)).mean(1), rtol=1e-5, atol=0
+    )

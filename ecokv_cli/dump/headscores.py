@@ -1,0 +1,116 @@
+"""The table of visual-head scores of one model, as a JSON file."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from ecokv_cli.errors import DumpError, OutputError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ecokv_cli.dump.schema import ModelInfo
+
+KIND = "ecokv head scores 1"
+
+
+@dataclass(frozen=True)
+class HeadScores:
+    """Mean visual-head score per layer and query head, and what it was measured on.
+
+    Attributes
+    ----------
+    model, config_sha256
+        Whose heads these are.
+    samples, tokens
+        How many samples and counted tokens the means are over.
+    scores
+        ``scores[layer][query head]`` >= 0, not all 0.
+    """
+
+    model: str
+    config_sha256: str
+    samples: int
+    tokens: int
+    scores: tuple[tuple[float, ...], ...]
+
+    def for_model(self, model: ModelInfo, where: str) -> torch.Tensor:
+        """The scores ``[L, H_q]``, if they are those of `model`.
+
+        Raises
+        ------
+        DumpError
+            If they are of another shape or another model; both are named.
+        """
+        found, wanted = (len(self.scores), len(self.scores[0])), (model.layers, model.query_heads)
+        way_out = "make a table for this model with `ecokv headscores RUN`"
+        if found != wanted:
+            raise DumpError(
+                f"{where}: head scores of {found[0]} layers x {found[1]} query heads ({self.model}), the dump's model "
+                f"has {wanted[0]} x {wanted[1]} ({model.id}); {way_out}"
+            )
+        if self.model != model.id and self.config_sha256 != model.config_sha256:
+            raise DumpError(f"{where}: head scores of {self.model}, the dump is of {model.id}; {way_out}")
+        return torch.tensor(self.scores, dtype=torch.float64)
+
+
+def write_head_scores(path: Path, table: HeadScores, *, force: bool) -> None:
+    """Write the table under its final name at once.
+
+    Raises
+    ------
+    OutputError
+        If the file is there and may not be replaced, or cannot be written.
+    """
+    if path.exists() and not force:
+        raise OutputError(f"{path} exists; add --force to replace it, or name another file with --output")
+    data = {"kind": KIND, **vars(table), "shape": [len(table.scores), len(table.scores[0])]}
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); name another file with --output") from None
+
+
+def read_head_scores(path: Path) -> HeadScores:
+    """Read a table and check that every score is a number, none negative, and not all 0.
+
+    Raises
+    ------
+    DumpError
+        If the file is no such table.
+    """
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DumpError(f"{path}: no such file; make it with `ecokv headscores RUN --output {path}`") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise DumpError(f"{path}: cannot be read as head scores ({error})") from None
+    if not isinstance(data, dict) or data.get("kind") != KIND:
+        raise DumpError(f"{path}: not a table of head scores; make one with `ecokv headscores RUN`")
+    rows = data.get("scores")
+    if not (isinstance(rows, list) and rows and all(isinstance(row, list) and row for row in rows)):
+        raise DumpError(f"{path}: scores is not a list of rows, one per layer; make the table again")
+    if len({len(row) for row in rows}) != 1:
+        raise DumpError(f"{path}: rows of different lengths; make the table again")
+    bad = [
+        (layer, head) for layer, row in enumerate(rows) for head, score in enumerate(row)
+        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or score < 0
+    ]  # fmt: skip
+    if bad:
+        raise DumpError(f"{path}: layer {bad[0][0]}, head {bad[0][1]}: a score must be a number, 0 or more")
+    if not any(score > 0 for row in rows for score in row):
+        raise DumpError(f"{path}: all scores are 0, which gives no head a share; make the table on other samples")
+    texts = [data.get(name) for name in ("model", "config_sha256")]
+    counts = [data.get(name) for name in ("samples", "tokens")]
+    if not all(isinstance(t, str) for t in texts) or not all(type(c) is int for c in counts):
+        raise DumpError(f"{path}: model, config_sha256, samples or tokens is missing; make the table again")
+    return HeadScores(*texts, *counts, tuple(tuple(map(float, row)) for row in rows))

@@ -1,0 +1,211 @@
+"""Layer-wise routing: profile every method in every layer on some dumps, fix the best route, judge it on others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ecokv_cli.errors import DumpError, MethodError
+from ecokv_cli.eviction.fidelity import HeldOut
+from ecokv_cli.eviction.route import Route
+from ecokv_cli.studies.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.eviction.method import Method
+
+ROUTE_METHODS = ("snapkv", "keydiff", "manifoldkv", "knorm", "vnorm", "snapkv+mixkv", "snapkv+ecokv")
+"""Candidates unless others are named."""
+
+
+@dataclass(frozen=True)
+class RouteSettings:
+    """What to route between.
+
+    Attributes
+    ----------
+    methods
+        Candidates; of equal errors the earlier one wins.
+    budgets
+        A route is made for each.
+    assignments, seed
+        How many random routes with the same method counts it is compared with, and the seed of their draw.
+    """
+
+    methods: tuple[Method, ...]
+    budgets: tuple[int, ...]
+    assignments: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.methods) < 2:
+            raise MethodError("a route chooses between methods; name at least two")
+        for method in self.methods:
+            if method.keeps_all or "decode_queries" in method.host.needs:
+                raise MethodError(
+                    f"{method.name}: no candidate for a route, it "
+                    + ("keeps everything" if method.keeps_all else "sees the queries that judge it")
+                )
+            Route.of([method])
+            for budget in self.budgets:
+                method.require_budget(budget)
+
+
+@dataclass(frozen=True)
+class Routing:
+    """Result tables, and the profiled route of each budget.
+
+    `profile` has the calibration error of each method in each layer; `routes` the error on the evaluation dumps of
+    the profiled route and of each method everywhere; `random` that of the random routes.
+    """
+
+    profile: Table
+    routes: Table
+    random: Table
+    chosen: dict[int, Route] = field(default_factory=dict)
+
+    @property
+    def tables(self) -> list[Table]:
+        """All tables."""
+        return [self.routes, self.profile, self.random]
+
+
+def route_study(
+    calibration: Sequence[Dump],
+    evaluation: Sequence[Dump],
+    settings: RouteSettings,
+    progress: Callable[[int, int], None] = lambda *_: None,
+) -> Routing:
+    """Choose each layer's method by its mean error on the calibration dumps and judge the route on the others.
+
+    The error is ``||o - o'|| / ||o||`` on held-out queries, mean over samples and KV heads. Every layer is judged
+    with the full cache upstream, so what one layer's eviction does to the next stays invisible, and the error of a
+    route is the mean of its layers' errors.
+
+    Parameters
+    ----------
+    calibration, evaluation
+        Dumps of one model, no sample in both.
+    settings
+        Candidates, budgets, controls.
+    progress
+        Called with layers done and layers in all.
+
+    Returns
+    -------
+    Routing
+        `routes.rank` is the place of the profiled route among the random ones with the same method counts (1 =
+        better than all of them); None where all its layers have the same method.
+
+    Raises
+    ------
+    DumpError
+        If a sample is in both sets, or the models differ.
+
+    Notes
+    -----
+    After the abstract of arXiv 2606.15157.
+    """
+    _require_apart(calibration, evaluation)
+    total = len(calibration) + len(evaluation)
+    model = calibration[0].manifest.model
+    done = 0
+
+    def errors(samples: Sequence[Dump]) -> np.ndarray:
+        nonlocal done
+        found = []
+        for dump in samples:
+            found.append(_errors(dump, settings))
+            done += 1
+            progress(done, total)
+        return np.stack(found)
+
+    profiled, judged = errors(calibration), errors(evaluation)
+    result = Routing(
+        Table("profile", ("model", "budget", "layer", "method", "error", "samples", "chosen")),
+        Table("routes", ("model", "budget", "kind", "route", "error", "samples", "rank", "random_routes")),
+        Table("random", ("model", "budget", "assignment", "error")),
+    )
+    for b, budget in enumerate(settings.budgets):
+        mean, unseen = profiled[:, b].mean(0), judged[:, b].mean(0)
+        best = mean.argmin(axis=1)
+        route = Route.of([settings.methods[m] for m in best])
+        result.chosen[budget] = route
+        for layer, row in enumerate(mean):
+            for m, method in enumerate(settings.methods):
+                result.profile.add(
+                    model=model.id, budget=budget, layer=layer, method=method.name, error=float(row[m]),
+                    samples=len(calibration), chosen=bool(best[layer] == m),
+                )  # fmt: skip
+        _judge(result, model.id, budget, settings, best, unseen, len(evaluation))
+    return result
+
+
+def _judge(
+    result: Routing,
+    model: str,
+    budget: int,
+    settings: RouteSettings,
+    best: np.ndarray,
+    unseen: np.ndarray,
+    samples: int,
+) -> None:
+    """The profiled route, each method everywhere, and random routes, on errors ``[layers, methods]``."""
+    layers = np.arange(len(best))
+    own = float(unseen[layers, best].mean())
+    generator = np.random.default_rng(settings.seed)
+    drawn = [float(unseen[layers, generator.permutation(best)].mean()) for _ in range(settings.assignments)]
+    mixed = len(set(best.tolist())) > 1
+    rows = [("profiled", result.chosen[budget].name, own)]
+    rows += [("homogeneous", method.name, float(unseen[:, m].mean())) for m, method in enumerate(settings.methods)]
+    for kind, name, error in rows:
+        ranked = kind == "profiled" and mixed
+        result.routes.add(
+            model=model, budget=budget, kind=kind, route=name, error=error, samples=samples,
+            rank=1 + sum(d < own for d in drawn) if ranked else None, random_routes=len(drawn) if ranked else None,
+        )  # fmt: skip
+    for number, error in enumerate(drawn if mixed else ()):
+        result.random.add(model=model, budget=budget, assignment=number, error=error)
+
+
+def _errors(dump: Dump, settings: RouteSettings) -> np.ndarray:
+    """Mean error over KV heads, ``[budgets, layers, methods]``."""
+    layers = dump.manifest.model.layers
+    errors = np.empty((len(settings.budgets), layers, len(settings.methods)))
+    for layer in dump.layers(range(layers)):
+        held_out = HeldOut(layer)
+        for m, method in enumerate(settings.methods):
+            scores = method.scores(layer, max(settings.budgets))
+            for b, budget in enumerate(settings.budgets):
+                judged = held_out.judge(method.select(layer, budget, scores))
+                errors[b, layer.index, m] = float(judged.error.mean())
+    return errors
+
+
+def _require_apart(calibration: Sequence[Dump], evaluation: Sequence[Dump]) -> None:
+    if not calibration or not evaluation:
+        raise DumpError(
+            f"{len(calibration)} calibration and {len(evaluation)} evaluation samples: both need at least one; "
+            f"dump more samples, or name another run with --evaluate"
+        )
+    model = calibration[0].manifest.model
+    seen = {_content(dump): dump for dump in calibration}
+    for dump in evaluation:
+        twin = seen.get(_content(dump))
+        if twin:
+            raise DumpError(
+                f"{dump.folder} is the same sample as {twin.folder}, which the route is made from; "
+                f"a route must be judged on other samples"
+            )
+    for dump in (*calibration, *evaluation):
+        if dump.manifest.model.config_sha256 != model.config_sha256:
+            raise DumpError(f"{dump.folder}: a dump of {dump.manifest.model.id}, the first is of {model.id}")
+
+
+def _content(dump: Dump) -> tuple[str, ...]:
+    """What makes two samples the same: images and rendered prompt."""
+    return (*(image.sha256 for image in dump.manifest.images), dump.manifest.rendered_sha256)
