@@ -51,9 +51,10 @@ def largest_remainder(shares: torch.Tensor, total: int, cap: int) -> torch.Tenso
         quotas[over] = float(cap)
         left -= float(cap * over.sum())
         is_open &= ~over
-    counts = (quotas + 1e-9).floor().clamp(0, cap)
+    # Equal shares must tie in spite of rounding, so fractions are compared to nine digits.
+    counts = (quotas + 5e-10).floor().clamp(0, cap)
     missing = min(total, len(shares) * cap) - int(counts.sum())
-    fraction = torch.where(counts < cap, quotas - counts, -torch.inf)
+    fraction = torch.where(counts < cap, (quotas - counts).round(decimals=9), -torch.inf)
     counts[fraction.argsort(descending=True, stable=True)[:missing]] += 1
     return counts.long()
 

@@ -84,10 +84,11 @@ def at_depth(values: tuple[float, ...], profile: ProfileKind, layer: int, layers
     float
         The coefficient.
     """
-    x = layer / (layers - 1) if layers > 1 else 0.0
+    last = max(layers - 1, 1)
     if profile == "constant":
         return values[0]
     if profile == "segments":
-        return values[min(int(3 * x), 2)]
+        return values[min(3 * layer // last, 2)]
+    x = layer / last
     a, b, c = values
     return a + b * x + c * x * x
