@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.cli import options as o
@@ -11,11 +12,13 @@ from ecokv_cli.cli.console import Screen, command_line, guarded, table
 from ecokv_cli.errors import OutputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ecokv_cli.dump.runs import Run
+    from ecokv_cli.models.loading import LoadedModel
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.sample.samples import Sample
 
 EXAMPLES = """Examples:
 
@@ -26,16 +29,9 @@ ecokv dump page.png -p "What is the total?" -m Qwen/Qwen2-VL-7B-Instruct
 ecokv dump a.png b.png -p @question.txt -m ./my-checkpoint --decode 64
 
 ecokv dump -p "Why is the sky blue?" -m SmolLM2-135M-Instruct.gguf
+
+ecokv dump --manifest samples.jsonl -o my-run  many samples; the same again goes on where it was ended
 """
-
-
-@dataclass(frozen=True)
-class Sample:
-    """What to dump: image sources, prompt, and a name for the folder."""
-
-    images: tuple[str, ...]
-    prompt: str
-    name: str
 
 
 @dataclass(frozen=True)
@@ -49,24 +45,44 @@ class ModelChoice:
     attention: str
     trust_remote_code: bool
 
+    def load(self, screen: Screen, progress: Callable[[str, int, int], None]) -> tuple[LoadedModel, float]:
+        """The model, and how many seconds it took."""
+        progress("load model", 0, 1)
+        began = time.monotonic()
+        from ecokv_cli.models.loading import load_model
+        from ecokv_cli.tiny import SHIPPED_MODEL
+
+        loaded = load_model(
+            self.source or str(SHIPPED_MODEL),
+            revision=self.revision,
+            device=self.device,
+            dtype=self.dtype,
+            backend=self.attention,
+            trust_remote_code=self.trust_remote_code,
+        )
+        progress("load model", 1, 1)
+        seconds = time.monotonic() - began
+        screen.detail(f"{loaded.info.id} loaded in {seconds:.1f} s on {loaded.model.device}")
+        return loaded, seconds
+
 
 def choose_sample(images: Sequence[str], prompt: str | None) -> Sample:
     """The user's sample, or the shipped one when neither image nor prompt is given."""
-    from ecokv_cli.dump.runs import sample_name
+    from ecokv_cli.sample.names import sample_name
     from ecokv_cli.sample.prompts import is_blank, read_prompt
+    from ecokv_cli.sample.samples import Sample
     from ecokv_cli.sample.shipped import default_sample
     from ecokv_cli.sample.sources import check_stdin_read_once
 
     if not images and prompt is None:
-        shipped = default_sample()
-        return Sample((str(shipped.image),), shipped.prompt, shipped.id)
+        return default_sample()
     if prompt is None:
         raise UsageError("no prompt; write one with --prompt TEXT, --prompt @FILE or --prompt -")
     check_stdin_read_once([*images, prompt])
     text = read_prompt(prompt)
     if not images and is_blank(text):
         raise UsageError("neither an image nor a prompt with text; give at least one")
-    return Sample(tuple(images), text, sample_name(images[0] if images else ""))
+    return Sample(sample_name(images[0] if images else ""), tuple(images), text)
 
 
 def dump_step(
@@ -80,43 +96,28 @@ def dump_step(
     force: bool,
 ) -> dict[str, Any]:
     """Load images and model, run it once, write the dump."""
+    from ecokv_cli.dump.runs import clear_leftovers
     from ecokv_cli.sample.images import load_image
 
-    folder = run.dump_folder / sample.name
+    folder = run.dump_folder / sample.id
     if folder.exists() and not force:
         raise OutputError(f"{folder} exists; add --force to replace it, or choose another run folder with --output")
+    settings = replace(settings, max_pixels=max_pixels)
     images = [load_image(source, max_pixels=max_pixels) for source in sample.images]
     for image in images:
         for note in image.notes:
             screen.note(f"{image.source}: {note}")
     with screen.progress() as progress:
-        progress("load model", 0, 1)
-        began = time.monotonic()
+        loaded, seconds = choice.load(screen, progress)
         from ecokv_cli.models.dumping import write_dump
-        from ecokv_cli.models.loading import load_model
-        from ecokv_cli.tiny import SHIPPED_MODEL
 
-        loaded = load_model(
-            choice.source or str(SHIPPED_MODEL),
-            revision=choice.revision,
-            device=choice.device,
-            dtype=choice.dtype,
-            backend=choice.attention,
-            trust_remote_code=choice.trust_remote_code,
-        )
-        progress("load model", 1, 1)
-        seconds = time.monotonic() - began
-        screen.detail(f"{loaded.info.id} loaded in {seconds:.1f} s on {loaded.model.device}")
+        clear_leftovers(run.dump_folder, [sample.id])
         manifest = write_dump(
-            loaded, images, sample.prompt, settings, folder, command=command_line(), force=force, progress=progress
+            loaded, sample, images, settings, folder, command=command_line(), force=force, progress=progress
         )
-    for record in manifest.layers:
-        for tensor, count in record.nonfinite.items():
-            screen.note(
-                f"layer {record.index}: {tensor} holds {count} NaN or infinite numbers; analysis will refuse it"
-            )
+    for line in manifest.nonfinite():
+        screen.note(line)
     roles = ", ".join(f"{count} {role}" for role, count in manifest.tokens.by_role().items())
-    size = sum(record.bytes for record in manifest.layers)
     took = {"loading": seconds, "prefill": manifest.seconds["prefill"], "decoding": manifest.seconds["decode"]}
     shape = manifest.model
     rows = {
@@ -127,7 +128,7 @@ def dump_step(
         "heads": f"{shape.query_heads} query, {shape.kv_heads} KV, dimension {shape.head_dim}",
         "prompt tokens": f"{len(manifest.tokens.ids)}: {roles}",
         "held-out queries": f"{manifest.decoded.fed_back}",
-        "stored": f"{size / 1e6:.1f} MB as {manifest.stored_dtype}",
+        "stored": f"{manifest.bytes / 1e6:.1f} MB as {manifest.stored_dtype}",
         "time": ", ".join(f"{value:.2f} s {name}" for name, value in took.items()),
         "answer": manifest.decoded.text,
     }
@@ -140,13 +141,16 @@ def run_for(output: Path | None, sample: Sample) -> Run:
     """The run folder the user named, or a new one."""
     from ecokv_cli.dump.runs import Run, new_run
 
-    return Run(output) if output else new_run(sample.name)
+    return Run(output) if output else new_run(sample.id)
 
 
 @guarded
 def command(
     images: o.Images = None,
     prompt: o.Prompt = None,
+    manifest: o.ManifestFile = None,
+    limit: o.ManifestLimit = None,
+    keep_going: o.KeepGoing = False,
     max_pixels: o.MaxPixels = None,
     chat_template: o.ChatTemplate = True,
     decode: o.Decode = 32,
@@ -174,15 +178,30 @@ def command(
     One prefill, then a greedy answer; one sample at a time.
 
     Stored per layer: keys, values, the queries of the last positions, and all three of the decoded tokens.
+
+    With --manifest the model is loaded once, and samples that the run folder already has are skipped.
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
-    sample = choose_sample(images or (), prompt)
     choice = ModelChoice(model, revision, device, dtype, attn_implementation, trust_remote_code)
     from ecokv_cli.models.settings import DumpSettings
 
     settings = DumpSettings(
-        window, decode, ignore_eos, store_dtype, received_attention, prerope_keys, chat_template, seed
+        window, decode, ignore_eos, store_dtype, received_attention, prerope_keys, chat_template, seed, max_pixels
     )
+    if manifest is not None:
+        if images or prompt is not None:
+            raise UsageError("--manifest brings images and prompts of its own; leave the others out, or leave it out")
+        from ecokv_cli.cli.dump_many import many_step
+
+        many_step(
+            screen, manifest, partial(choice.load, screen), settings,
+            output=output, limit=limit, keep_going=keep_going, force=force,
+        )  # fmt: skip
+        return
+    for option, given in (("--limit", limit is not None), ("--keep-going", keep_going)):
+        if given:
+            raise UsageError(f"{option} is for many samples; give them with --manifest FILE")
+    sample = choose_sample(images or (), prompt)
     run = run_for(output, sample)
     summary = dump_step(screen, run, sample, choice, settings, max_pixels=max_pixels, force=force)
     screen.finish(summary, "next: ecokv analyze, ecokv evict")

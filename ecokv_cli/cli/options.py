@@ -26,6 +26,24 @@ Prompt = Annotated[
         show_default=False,
     ),
 ]
+ManifestFile = Annotated[
+    str | None,
+    typer.Option(
+        "--manifest",
+        help="Many samples instead: a JSONL file of image(s), prompt, id, answers, boxes; - reads standard input.",
+        rich_help_panel=SAMPLE,
+        show_default=False,
+    ),
+]
+ManifestLimit = Annotated[
+    int | None, typer.Option("--limit", help="Only the first N samples of --manifest.", min=1, rich_help_panel=SAMPLE)
+]
+KeepGoing = Annotated[
+    bool,
+    typer.Option(
+        "--keep-going", help="Go on after a sample of --manifest that fails; exit 1 at the end.", rich_help_panel=SAMPLE
+    ),
+]
 MaxPixels = Annotated[
     int | None, typer.Option(help="Scale larger images down to this many pixels.", rich_help_panel=SAMPLE)
 ]
@@ -113,6 +131,10 @@ Window = Annotated[
     typer.Option(
         "--window", "-w", help="Same window for all methods (a matched comparison); else each method's own.", min=1
     ),
+]
+HeadScoresFile = Annotated[
+    Path | None,
+    typer.Option("--head-scores", help="Table of `ecokv headscores`, which sparsemm needs.", show_default=False),
 ]
 Booster = Annotated[
     str, typer.Option("--booster", help="The ecokv method whose importance, diversity and lambda are analysed.")

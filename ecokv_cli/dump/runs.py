@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ecokv_cli.dump.reader import Dump, open_dump
 from ecokv_cli.errors import DumpError, UsageError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
 RUNS = Path("ecokv-runs")
 """Where runs go, and are looked for, unless a path is given."""
+
+_TEMPORARY = re.compile(r"\.(.+)\.(?:partial|old)-(\d+)")
+"""Folders that `dump.writer.fresh_folder` makes."""
 
 
 @dataclass(frozen=True)
@@ -71,10 +80,44 @@ def find_run(path: Path | None) -> Run:
     raise DumpError(f"{path}: {found}; name a run folder that `ecokv dump` made")
 
 
-def sample_name(source: str) -> str:
-    """A folder name for a sample from its image's name: letters, digits, dot, dash and underscore."""
-    stem = Path(source).stem if source not in ("", "-") else ""
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip(".-")[:60] or "sample"
+def first_damage(dump: Dump) -> str:
+    """What is wrong with the files of a dump, by presence and size; empty if nothing is."""
+    for name, size in [(r.file, r.bytes) for r in dump.manifest.layers] + [
+        (i.file, None) for i in dump.manifest.images
+    ]:
+        path = dump.folder / name
+        if not path.is_file():
+            return f"{name} is missing"
+        if size is not None and path.stat().st_size != size:
+            return f"{name} has {path.stat().st_size} bytes instead of {size}"
+    return ""
+
+
+def clear_leftovers(folder: Path, names: Iterable[str]) -> None:
+    """Remove the temporary folders that a killed process left beside the samples called `names`.
+
+    Those of another process that still runs on this machine stay.
+    """
+    wanted = set(names)
+    for path in folder.glob(".*"):
+        match = _TEMPORARY.fullmatch(path.name)
+        if match and match[1] in wanted and not _belongs_to_another(int(match[2])):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _belongs_to_another(process: int) -> bool:
+    """Whether another process of that number runs; assumed where asking would end it (Windows)."""
+    if process == os.getpid():  # numbers come again, in containers above all
+        return False
+    if os.name != "posix":
+        return True
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def parse_range(text: str, count: int, what: str) -> list[int]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, field
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ecokv_cli.errors import DumpError
 
-SCHEMA_VERSION = "1.0"
-"""Major.minor; a reader refuses another major version."""
+SCHEMA_VERSION = "1.1"
+"""Major.minor; a reader refuses another major version. Fields that came later than 1.0 have defaults."""
 
 ROLES = ("text", "image", "special")
 
@@ -64,6 +64,15 @@ class ImageGrid:
 
 
 @dataclass(frozen=True)
+class BoxInfo:
+    """Where `text` stands: on image number `image`, at fractions (x0, y0, x1, y1) of the upright original, 0 to 1."""
+
+    text: str
+    image: int
+    box: tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
 class Tokens:
     """Per prompt position: id, string, role, and for image tokens the image and its grid cell (None elsewhere)."""
 
@@ -81,7 +90,10 @@ class Tokens:
 
 @dataclass(frozen=True)
 class Decoded:
-    """The greedily decoded answer; `ended` if end of sequence came, which is then the last of `ids`."""
+    """The greedily decoded answer; `ended` if end of sequence came, which is then the last of `ids`.
+
+    Each of `strings` is the decoded text of one token by itself.
+    """
 
     ids: tuple[int, ...]
     strings: tuple[str, ...]
@@ -110,7 +122,8 @@ class LayerFile:
 class Manifest:
     """Everything needed to read, reproduce and interpret a dump.
 
-    `position_ids` holds one tuple per axis: one axis, or three where the model has three M-RoPE axes.
+    `position_ids` holds one tuple per axis: one axis, or three where the model has three M-RoPE axes. `answers` and
+    `boxes` are what the sample's manifest knows; `settings` are those asked for (empty before format 1.1).
     """
 
     schema_version: str
@@ -136,6 +149,22 @@ class Manifest:
     layers: tuple[LayerFile, ...]
     seconds: dict[str, float]
     versions: dict[str, str]
+    answers: tuple[str, ...] = ()
+    boxes: tuple[BoxInfo, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def bytes(self) -> int:
+        """Size of all layer files."""
+        return sum(record.bytes for record in self.layers)
+
+    def nonfinite(self) -> list[str]:
+        """One line for each tensor with NaN or infinite entries."""
+        return [
+            f"layer {record.index}: {tensor} holds {count} NaN or infinite numbers; analysis will refuse it"
+            for record in self.layers
+            for tensor, count in record.nonfinite.items()
+        ]
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
@@ -167,6 +196,12 @@ class Manifest:
                     f"{where}: {name} has {len(column)} entries, expected {positions}; "
                     f"the manifest was edited or damaged"
                 )
+        for number, box in enumerate(manifest.boxes):
+            if not 0 <= box.image < len(manifest.images):
+                raise DumpError(
+                    f"{where}: boxes[{number}].image is {box.image}, there are {len(manifest.images)} images; "
+                    f"the manifest was edited or damaged"
+                )
         return manifest
 
 
@@ -192,10 +227,12 @@ def _read_object(kind: Any, value: Any, where: str, path: str) -> Any:
     if not isinstance(value, dict):
         raise DumpError(f"{where}: {path} is {type(value).__name__}, expected an object")
     hints = get_type_hints(kind)
-    missing = hints.keys() - value.keys()
+    needed = {f.name for f in dataclasses.fields(kind) if f.default is MISSING and f.default_factory is MISSING}
+    missing = needed - value.keys()
     if missing:
         raise DumpError(f"{where}: {path}.{min(missing)} is missing; the manifest was edited or damaged")
-    return kind(**{name: _read(hint, value[name], where, f"{path}.{name}") for name, hint in hints.items()})
+    given = {name: hint for name, hint in hints.items() if name in value}
+    return kind(**{name: _read(hint, value[name], where, f"{path}.{name}") for name, hint in given.items()})
 
 
 def _read_tuple(kinds: tuple[Any, ...], value: Any, where: str, path: str) -> tuple[Any, ...]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import torch
 
-from ecokv_cli.dump.schema import SCHEMA_VERSION, Decoded, ImageInfo, Manifest
+from ecokv_cli.dump.schema import SCHEMA_VERSION, BoxInfo, Decoded, ImageInfo, Manifest
 from ecokv_cli.dump.versions import versions
 from ecokv_cli.dump.writer import LayerWriter, fresh_folder, require_space
-from ecokv_cli.errors import UsageError
+from ecokv_cli.errors import InputError, UsageError
 from ecokv_cli.models.capture import Captured, capture
 from ecokv_cli.models.layout import describe_tokens
 from ecokv_cli.models.loading import DTYPES, LoadedModel
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
 
     from ecokv_cli.models.settings import DumpSettings
     from ecokv_cli.sample.images import LoadedImage
+    from ecokv_cli.sample.samples import Box, Sample
 
 
 def write_dump(
     loaded: LoadedModel,
+    sample: Sample,
     images: Sequence[LoadedImage],
-    prompt: str,
     settings: DumpSettings,
     folder: Path,
     *,
@@ -41,8 +43,10 @@ def write_dump(
     ----------
     loaded
         The model.
-    images, prompt
-        The sample.
+    sample
+        What to dump.
+    images
+        The images of the sample, loaded.
     settings
         What to record.
     folder
@@ -64,9 +68,10 @@ def write_dump(
     EcokvError
         For input the model refuses, a model that cannot be captured, or a disk that refuses.
     """
-    stored = _stored_dtype(settings.store_dtype, loaded)
+    stored = stored_dtype(settings.store_dtype, loaded)
+    boxes = locate_boxes(sample.boxes, [image.original_size for image in images])
     torch.manual_seed(settings.seed)
-    prepared = prepare(loaded, [image.image for image in images], prompt, template=settings.template)
+    prepared = prepare(loaded, [image.image for image in images], sample.prompt, template=settings.template)
     tokens, grids = describe_tokens(loaded, prepared.inputs, [image.used_size for image in images])
     info = loaded.info
     values = info.layers * info.kv_heads * 2 * info.head_dim * len(tokens.ids)
@@ -98,13 +103,13 @@ def write_dump(
             seed=settings.seed,
             model=info,
             attention=loaded.backend,
-            compute_dtype=_name(loaded.model.dtype),
-            stored_dtype=_name(stored),
+            compute_dtype=dtype_name(loaded.model.dtype),
+            stored_dtype=dtype_name(stored),
             device=str(loaded.model.device),
-            processor=_processor_settings(loaded),
+            processor=processor_settings(loaded),
             images=tuple(_store_image(partial, i, image) for i, image in enumerate(images)),
             grids=grids,
-            prompt=prompt,
+            prompt=sample.prompt,
             rendered_sha256=prepared.rendered_sha256,
             tokens=tokens,
             position_ids=tuple(tuple(axis) for axis in captured.positions.tolist()),
@@ -114,12 +119,22 @@ def write_dump(
             layers=tuple(writer.records),
             seconds={name: round(value, 4) for name, value in captured.seconds.items()},
             versions=versions(),
+            answers=sample.answers,
+            boxes=boxes,
+            settings=asdict(settings),
         )
         writer.finish(manifest)
     return manifest
 
 
-def _stored_dtype(name: str, loaded: LoadedModel) -> torch.dtype:
+def stored_dtype(name: str, loaded: LoadedModel) -> torch.dtype:
+    """The dtype that ``--store-dtype`` means for a model.
+
+    Raises
+    ------
+    UsageError
+        If it is unknown.
+    """
     if name == "auto":
         dtype: torch.dtype = loaded.model.dtype
         return dtype
@@ -128,8 +143,38 @@ def _stored_dtype(name: str, loaded: LoadedModel) -> torch.dtype:
     return DTYPES[name]
 
 
-def _name(dtype: torch.dtype) -> str:
+def dtype_name(dtype: torch.dtype) -> str:
+    """Name of a dtype in a manifest, such as ``float32``."""
     return str(dtype).removeprefix("torch.")
+
+
+def locate_boxes(boxes: Sequence[Box], sizes: Sequence[tuple[int, int]]) -> tuple[BoxInfo, ...]:
+    """Boxes in pixels as fractions of their images, whose original (width, height) are `sizes`.
+
+    Raises
+    ------
+    InputError
+        If a box reaches beyond its image.
+    """
+    located = []
+    for number, box in enumerate(boxes):
+        (width, height), (x0, y0, x1, y1) = sizes[box.image], box.box
+        if x1 > width or y1 > height:
+            raise InputError(
+                f"box {number} ({box.text!r}) reaches to {x1:g}, {y1:g} on image {box.image} of {width} x {height} "
+                f"pixels; boxes are in pixels of the original image"
+            )
+        located.append(BoxInfo(box.text, box.image, (x0 / width, y0 / height, x1 / width, y1 / height)))
+    return tuple(located)
+
+
+def processor_settings(loaded: LoadedModel) -> dict[str, object]:
+    """What the image processor is set to; empty for a text model."""
+    part = getattr(loaded.processor, "image_processor", None)
+    if part is None:
+        return {}
+    settings = {k: v for k, v in part.to_dict().items() if isinstance(v, bool | int | float | str | list | dict)}
+    return {"class": type(part).__name__, **settings}
 
 
 def _store_image(folder: Path, index: int, image: LoadedImage) -> ImageInfo:
@@ -138,15 +183,7 @@ def _store_image(folder: Path, index: int, image: LoadedImage) -> ImageInfo:
     return ImageInfo(image.source, name, image.format, image.sha256, image.original_size, image.used_size, image.notes)
 
 
-def _processor_settings(loaded: LoadedModel) -> dict[str, object]:
-    part = getattr(loaded.processor, "image_processor", None)
-    if part is None:
-        return {}
-    settings = {k: v for k, v in part.to_dict().items() if isinstance(v, bool | int | float | str | list | dict)}
-    return {"class": type(part).__name__, **settings}
-
-
 def _decoded(loaded: LoadedModel, captured: Captured) -> Decoded:
-    strings = tuple(loaded.tokenizer.convert_ids_to_tokens(captured.answer))
-    text = loaded.tokenizer.decode(captured.answer, skip_special_tokens=True)
-    return Decoded(tuple(captured.answer), strings, text, captured.ended)
+    decode = loaded.tokenizer.decode
+    strings = tuple(decode([token], skip_special_tokens=False) for token in captured.answer)
+    return Decoded(tuple(captured.answer), strings, decode(captured.answer, skip_special_tokens=True), captured.ended)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ecokv_cli.errors import UsageError
+
 
 @dataclass(frozen=True)
 class DumpSettings:
@@ -25,6 +27,13 @@ class DumpSettings:
         Whether to use the model's chat template.
     seed
         Recorded; a greedy run draws no random numbers.
+    max_pixels
+        Larger images are scaled down to at most this many pixels; None leaves them as they are.
+
+    Raises
+    ------
+    UsageError
+        If `max_pixels` is below 1.
     """
 
     window: int = 32
@@ -35,3 +44,8 @@ class DumpSettings:
     prerope_keys: bool = False
     template: bool = True
     seed: int = 0
+    max_pixels: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_pixels is not None and self.max_pixels < 1:
+            raise UsageError(f"--max-pixels {self.max_pixels}: give a number of pixels from 1 on")

@@ -49,7 +49,7 @@ def read_prompt(text: str) -> str:
         prompt = _decode(text[1:])
     else:
         prompt = text
-    _check_characters(prompt)
+    check_characters(prompt)
     return prompt
 
 
@@ -85,21 +85,14 @@ def check_control_tokens(prompt: str, control_tokens: Iterable[str]) -> None:
         )
 
 
-def _decode(source: str) -> str:
-    """Read a UTF-8 text without byte-order mark and last newline."""
-    data = read_source(source, "prompt").removeprefix(codecs.BOM_UTF8)
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{display(source, 'prompt')} is not UTF-8 (byte 0x{data[error.start]:02x}, number {error.start + 1}): "
-            "save it as UTF-8"
-        ) from None
-    return text.replace("\r\n", "\n").removesuffix("\n")
+def check_characters(prompt: str) -> None:
+    """Refuse characters that no tokenizer takes for text.
 
-
-def _check_characters(prompt: str) -> None:
-    """Refuse characters that no tokenizer takes for text."""
+    Raises
+    ------
+    InputError
+        Naming the first lone surrogate, or control character other than newline and tab.
+    """
     for place, character in enumerate(prompt, start=1):
         category = unicodedata.category(character)
         code = f"U+{ord(character):04X}"
@@ -113,3 +106,16 @@ def _check_characters(prompt: str) -> None:
                 f"character {place} of the prompt is the control character {code}: "
                 "remove it; of these only newline and tab are allowed"
             )
+
+
+def _decode(source: str) -> str:
+    """Read a UTF-8 text without byte-order mark and last newline."""
+    data = read_source(source, "prompt").removeprefix(codecs.BOM_UTF8)
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{display(source, 'prompt')} is not UTF-8 (byte 0x{data[error.start]:02x}, number {error.start + 1}): "
+            "save it as UTF-8"
+        ) from None
+    return text.replace("\r\n", "\n").removesuffix("\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -55,6 +56,11 @@ def read_source(source: str | os.PathLike[str], kind: str) -> bytes:
     except (OSError, ValueError) as error:  # ValueError: a NUL in the path
         reason = getattr(error, "strerror", None) or error
         raise InputError(f"{name} cannot be read ({reason}): check the path and its permissions") from None
+
+
+def source_sha256(source: str | os.PathLike[str], kind: str) -> str:
+    """SHA-256 of the bytes of a file, 64 hexadecimal digits; raises as `read_source` does."""
+    return hashlib.sha256(read_source(source, kind)).hexdigest()
 
 
 def check_stdin_read_once(sources: Iterable[str | os.PathLike[str]]) -> None:

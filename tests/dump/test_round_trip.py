@@ -2,10 +2,11 @@ import json
 
 import pytest
 import torch
-from conftest import LAYERS, tensors
 from safetensors import safe_open
+from small_dump import LAYERS, tensors
 
 from ecokv_cli.dump.reader import open_dump
+from ecokv_cli.dump.schema import BoxInfo
 from ecokv_cli.dump.writer import fresh_folder, require_space
 from ecokv_cli.errors import DumpError, NonFiniteError, OutputError
 
@@ -34,6 +35,35 @@ def test_the_manifest_comes_back_equal(write):
     again = dump.manifest.from_json(json.loads(json.dumps(dump.manifest.to_json())), "here")
     assert again == dump.manifest
     assert dump.manifest.tokens.by_role() == {"text": 12, "special": 1}
+
+
+def test_a_manifest_of_format_1_0_is_read_without_the_fields_that_came_later(write):
+    folder = write()
+    path = folder / "manifest.json"
+    data = json.loads(path.read_text())
+    for field in ("answers", "boxes", "settings"):
+        del data[field]
+    path.write_text(json.dumps(data | {"schema_version": "1.0"}))
+    manifest = open_dump(folder).manifest
+    assert (manifest.schema_version, manifest.answers, manifest.boxes, manifest.settings) == ("1.0", (), (), {})
+    del data["versions"]
+    path.write_text(json.dumps(data))
+    with pytest.raises(DumpError, match=r"manifest.versions is missing"):
+        open_dump(folder)
+
+
+def test_boxes_come_back_and_one_on_no_image_is_refused(write):
+    folder = write()
+    image = ["page.png", "image_000.png", "PNG", "0" * 64, [7, 5], [7, 5], []]
+    names = ("source", "file", "format", "sha256", "original_size", "used_size", "notes")
+    box = {"text": "61543", "image": 0, "box": [0.0, 0.2, 3 / 7, 1.0]}
+    edit(folder, images=[dict(zip(names, image, strict=True))], boxes=[box], answers=["61543"])
+    manifest = open_dump(folder).manifest
+    assert manifest.boxes == (BoxInfo("61543", 0, (0.0, 0.2, 3 / 7, 1.0)),)
+    assert manifest.answers == ("61543",)
+    edit(folder, boxes=[box, box | {"image": 1}])
+    with pytest.raises(DumpError, match=r"boxes\[1\].image is 1, there are 1 images"):
+        open_dump(folder)
 
 
 def test_no_folder_no_manifest_and_no_json_are_told_apart(tmp_path, write):

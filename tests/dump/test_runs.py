@@ -1,10 +1,13 @@
 import os
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecokv_cli.dump.runs import find_run, new_run, parse_range, sample_name
+from ecokv_cli.dump.reader import open_dump
+from ecokv_cli.dump.runs import clear_leftovers, find_run, first_damage, new_run, parse_range
 from ecokv_cli.errors import DumpError, UsageError
 
 
@@ -25,14 +28,6 @@ def test_wrong_ranges_name_the_option_and_the_range(text):
 @given(st.lists(st.integers(-7, 6), min_size=1))
 def test_every_list_of_valid_numbers_is_sorted_and_merged(numbers):
     assert parse_range(",".join(map(str, numbers)), 7, "layers") == sorted({n % 7 for n in numbers})
-
-
-@pytest.mark.parametrize(("source", "name"), [
-    ("a/b/page 1.png", "page-1"), ("-", "sample"), ("", "sample"), ("Füße.jpg", "F-e"), ("...png", "sample"),
-    ("../../etc/passwd", "passwd"), ("x" * 300 + ".png", "x" * 60),
-])  # fmt: skip
-def test_sample_names_are_safe_folder_names(source, name):
-    assert sample_name(source) == name
 
 
 def test_the_latest_dump_is_found_and_empty_runs_are_passed_over(tmp_path, monkeypatch):
@@ -61,3 +56,40 @@ def test_new_runs_never_share_a_name(tmp_path):
     first = new_run("page", tmp_path)
     first.folder.mkdir()
     assert new_run("page", tmp_path).folder != first.folder
+
+
+@pytest.fixture(scope="module")
+def dead():
+    """The number of a process that has ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_what_a_killed_process_left_is_removed_and_nothing_else(write, dead):
+    folder = write().parent
+    gone = [f".page.partial-{dead}", f".page.old-{dead}", f".page.partial-{os.getpid()}"]
+    kept = [
+        f".page.partial-{os.getppid()}",
+        f".other.partial-{dead}",
+        f".page.x.partial-{dead}",
+        ".page.notes",
+        "page-2",
+    ]
+    for name in (*gone, *kept):
+        (folder / name).mkdir()
+        (folder / name / "layer_000.safetensors").touch()
+    clear_leftovers(folder, ["page", "absent"])
+    assert sorted(p.name for p in folder.iterdir()) == sorted(["page", *kept])
+    clear_leftovers(folder / "no-such-folder", ["page"])
+
+
+def test_missing_and_cut_off_files_of_a_dump_are_named(write):
+    folder = write()
+    assert first_damage(open_dump(folder)) == ""
+    path = folder / "layer_001.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    assert first_damage(open_dump(folder)) == f"{path.name} has {len(whole) - 1} bytes instead of {len(whole)}"
+    path.unlink()
+    assert first_damage(open_dump(folder)) == f"{path.name} is missing"

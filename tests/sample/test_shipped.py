@@ -17,7 +17,8 @@ PAGES = [row for row in ROWS if "seed" in row]
 
 
 def tokens(sample):
-    width, height = load_image(sample.image).used_size
+    (image,) = sample.images
+    width, height = load_image(image).used_size
     assert width % TILE == height % TILE == 0
     return (width // TILE) * (height // TILE)
 
@@ -51,8 +52,10 @@ def test_the_default_sample():
 def test_the_manifest_is_read_completely():
     samples = shipped_samples()
     assert [(s.id, s.prompt, list(s.answers)) for s in samples] == [(r["id"], r["prompt"], r["answers"]) for r in ROWS]
-    assert [s.image.name for s in samples] == [row["image"] for row in ROWS]
-    assert [{k: list(b) for k, b in s.boxes.items()} for s in samples] == [row["boxes"] for row in ROWS]
+    assert [s.images for s in samples] == [(shipped_folder() / row["image"],) for row in ROWS]
+    for sample, row in zip(samples, ROWS, strict=True):
+        assert [list(b.box) for b in sample.boxes] == list(row["boxes"].values())
+        assert [b.text for b in sample.boxes] == (["key", row["answers"][0]] if row["boxes"] else [])
 
 
 def test_sizes_are_spread():
@@ -61,13 +64,13 @@ def test_sizes_are_spread():
 
 def test_every_sample_loads_without_a_note():
     for sample in shipped_samples():
-        assert load_image(sample.image).notes == ()
+        assert load_image(sample.images[0]).notes == ()
 
 
 def test_the_photograph_is_the_unchanged_original():
     photograph = shipped_samples()[3]
-    assert load_image(photograph.image).sha256 == "8378025ad2519d649d02e32bd98990db4ab572357d9f09841c2fbfbb4fefad29"
-    assert (photograph.answers, photograph.boxes) == ((), {})
+    assert load_image(photograph.images[0]).sha256 == "8378025ad2519d649d02e32bd98990db4ab572357d9f09841c2fbfbb4fefad29"
+    assert (photograph.answers, photograph.boxes) == ((), ())
     readme = (shipped_folder() / "README.md").read_text(encoding="utf-8")
     assert all(text in readme for text in ("danielbuechele", "CC BY 2.0", "creativecommons.org/licenses/by/2.0/"))
 
