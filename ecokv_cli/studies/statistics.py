@@ -1,0 +1,85 @@
+"""Uncertainty over samples, by bootstrap. Tokens, heads and layers of one sample are not independent; samples are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy import stats
+
+from ecokv_cli.studies.tables import Table, Value
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+RESAMPLES = 2000
+LEVEL = 0.95
+
+
+def mean_intervals(values: npt.NDArray[np.float64], seed: int = 0) -> npt.NDArray[np.float64]:
+    """Percentile bootstrap interval of the mean of each row.
+
+    Parameters
+    ----------
+    values
+        ``[rows, samples]`` without gaps.
+    seed
+        Seed of the resampling.
+
+    Returns
+    -------
+    numpy.ndarray
+        ``[rows, 2]`` lower and upper end of the 95 % interval; NaN for fewer than two samples. With fewer than
+        about ten samples such intervals are too narrow.
+    """
+    if values.shape[1] < 2:
+        return np.full((len(values), 2), np.nan)
+    found = stats.bootstrap(
+        (values,), np.mean, axis=1, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", batch=100,
+        rng=np.random.default_rng(seed),
+    )  # fmt: skip
+    interval = found.confidence_interval
+    return np.stack([interval.low, interval.high], axis=1)
+
+
+def over_samples(table: Table, by: Sequence[str], columns: Sequence[str], seed: int = 0) -> Table:
+    """Mean of every column over samples, with its interval.
+
+    Rows of one sample in one group are averaged first, so a sample counts once however many rows it has.
+
+    Parameters
+    ----------
+    table
+        Rows with a `sample` column.
+    by
+        Columns that make a group.
+    columns
+        Numbers to summarise.
+    seed
+        Seed of the resampling.
+
+    Returns
+    -------
+    Table
+        ``<name>_over_samples`` with the columns of `by`, then `measure`, `mean`, `low` and `high` (ends of the 95 %
+        bootstrap interval, empty for a single sample) and `n`, the number of samples with a defined value.
+    """
+    result = Table(f"{table.name}_over_samples", (*by, "measure", "mean", "low", "high", "n"))
+    for column in columns:
+        groups: dict[tuple[Value, ...], list[float]] = {}
+        for key, value in table.aggregate((*by, "sample"), column, lambda numbers: float(np.mean(numbers))).items():
+            groups.setdefault(key[:-1], []).append(value)
+        ends: dict[tuple[Value, ...], npt.NDArray[np.float64]] = {}
+        for size in sorted({len(numbers) for numbers in groups.values()}):
+            same = [key for key, numbers in groups.items() if len(numbers) == size]
+            intervals = mean_intervals(np.array([groups[key] for key in same]), seed)
+            ends |= dict(zip(same, intervals, strict=True))
+        for key, numbers in groups.items():
+            low, high = (float(end) for end in ends[key])
+            result.add(
+                **dict(zip(by, key, strict=True)), measure=column, mean=float(np.mean(numbers)), low=low, high=high,
+                n=len(numbers),
+            )  # fmt: skip
+    return result
