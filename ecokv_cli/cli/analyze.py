@@ -41,7 +41,7 @@ def analyze_step(
 ) -> dict[str, Any]:
     """Geometry of a run: tables, figures, report."""
     from ecokv_cli.dump.runs import parse_range
-    from ecokv_cli.eviction.method import parse_methods
+    from ecokv_cli.eviction.spec import parse_methods
     from ecokv_cli.figures.gallery import draw_analysis
     from ecokv_cli.studies.analyze import AnalyzeSettings, analyze
 
