@@ -84,6 +84,8 @@ class Captured:
         Whether end of sequence came.
     steps
         Decoded tokens that were fed back, whose queries and keys are therefore recorded.
+    logits, last
+        Logits after the prompt ``[vocabulary]`` and the position ids of its last token, from which decoding starts.
     seconds
         Time of prefill and of decoding.
     """
@@ -96,6 +98,8 @@ class Captured:
     answer: list[int]
     ended: bool
     steps: int
+    logits: torch.Tensor
+    last: torch.Tensor
     seconds: dict[str, float]
 
     def layer(self, index: int) -> tuple[dict[str, torch.Tensor], float]:
@@ -166,16 +170,17 @@ def capture(
     n = inputs["input_ids"].shape[1]
     _forget_rope_deltas(model)
     cache = DynamicCache()
-    forward = _forward(model, cache)
+    forward = forward_with(model, cache)
     recorder = _PrefillRecorder(window, received=received)
     began = time.monotonic()
     with _recorded_positions(model) as seen, _recorded_prerope(model, enabled=prerope) as before, recording(recorder):
         logits = forward(**inputs)
     prefilled = time.monotonic()
+    first = logits[0, -1]
     _check(loaded, recorder.layers, cache, n)
     last = seen[-1][..., -1:] if seen else torch.tensor([[n - 1]], device=device)
     positions = seen[-1].reshape(-1, n) if seen else torch.arange(n)[None]
-    stop = set() if ignore_eos else _end_ids(model, loaded.tokenizer)
+    stop = set() if ignore_eos else end_ids(model, loaded.tokenizer)
     answer: list[int] = []
     steps = 0
     with recording(_DecodeRecorder(recorder.layers)):
@@ -190,10 +195,10 @@ def capture(
             steps += 1
     ended = bool(answer) and answer[-1] in stop
     seconds = {"prefill": prefilled - began, "decode": time.monotonic() - prefilled}
-    return Captured(cache, recorder.layers, before, positions.cpu(), n, answer, ended, steps, seconds)
+    return Captured(cache, recorder.layers, before, positions.cpu(), n, answer, ended, steps, first, last, seconds)
 
 
-def _forward(model: Any, cache: DynamicCache) -> Callable[..., torch.Tensor]:
+def forward_with(model: Any, cache: DynamicCache) -> Callable[..., torch.Tensor]:
     """The model's forward with the given cache, returning logits of the last position only."""
     known = inspect.signature(type(model).forward).parameters
     # transformers 5.24 renamed past_key_values to cache.
@@ -215,7 +220,7 @@ def _forget_rope_deltas(model: Any) -> None:
             module.rope_deltas = None
 
 
-def _end_ids(model: Any, tokenizer: Any) -> set[int]:
+def end_ids(model: Any, tokenizer: Any) -> set[int]:
     ids = model.generation_config.eos_token_id
     if ids is None:
         ids = tokenizer.eos_token_id
