@@ -86,6 +86,10 @@ def use_backend(model: Any, backend: str) -> None:
     # Without a registered mask function transformers silently builds none at all.
     AttentionMaskInterface.register("ecokv_sdpa", sdpa_mask)
     AttentionMaskInterface.register("ecokv_eager", eager_mask)
-    name = BACKENDS[backend]
+    switch_attention(model, BACKENDS[backend])
+
+
+def switch_attention(model: Any, name: str) -> None:
+    """Let the decoder layers of `model` use the attention function registered as `name`."""
     nested = "text_config" in getattr(model.config, "sub_configs", {})
     model.set_attn_implementation({"text_config": name} if nested else name)
