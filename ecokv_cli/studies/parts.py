@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from ecokv_cli.dump.writer import fresh_folder
 from ecokv_cli.errors import EcokvError
+from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +27,15 @@ class Codec(Generic[Result]):
 
     write: Callable[[Path, Result], None]
     read: Callable[[Path], Result]
+
+
+@dataclass(frozen=True)
+class Task(Generic[Result]):
+    """One sample to work on: a name fit for a folder, all that its result depends on, and the work itself."""
+
+    name: str
+    identity: str
+    compute: Callable[[], Result]
 
 
 @dataclass(frozen=True)
@@ -57,20 +67,17 @@ class Parts(Generic[Result]):
 
     def gather(
         self,
-        samples: Sequence[Dump],
-        compute: Callable[[Dump], Result],
+        tasks: Sequence[Task[Result]],
         *,
         keep_going: bool = False,
         progress: Callable[[int, int], None] = lambda *_: None,
     ) -> Gathered[Result]:
-        """Compute every sample that is not there yet, storing each at once.
+        """Run every task whose result is not there yet, storing each at once.
 
         Parameters
         ----------
-        samples
-            Dumps, in order.
-        compute
-            Called for each dump without a stored part.
+        tasks
+            One per sample, in order.
         keep_going
             Leave a sample out that fails, and go on.
         progress
@@ -86,24 +93,25 @@ class Parts(Generic[Result]):
         EcokvError
             The first failure, unless told to keep going; the last one, if every sample failed.
         """
-        gathered: Gathered[Result] = Gathered([], 0, {})
+        results: list[Result] = []
+        failed: dict[str, str] = {}
         reused = 0
-        for done, dump in enumerate(samples, start=1):
-            place = self.folder / self._key(dump)
+        for done, task in enumerate(tasks, start=1):
+            place = self.folder / self._key(task)
             try:
                 if place.is_dir():
-                    gathered.results.append(self.codec.read(place))
+                    results.append(self.codec.read(place))
                     reused += 1
                 else:
-                    result = compute(dump)
+                    result = task.compute()
                     self._store(place, result)
-                    gathered.results.append(result)
+                    results.append(result)
             except EcokvError as error:
-                if not keep_going or (done == len(samples) and not gathered.results):
+                if not keep_going or (done == len(tasks) and not results):
                     raise
-                gathered.failed[dump.manifest.sample] = str(error)
-            progress(done, len(samples))
-        return Gathered(gathered.results, reused, gathered.failed)
+                failed[task.name] = str(error)
+            progress(done, len(tasks))
+        return Gathered(results, reused, failed)
 
     def clear(self) -> None:
         """Remove the parts, once the study is written."""
@@ -114,8 +122,26 @@ class Parts(Generic[Result]):
         with fresh_folder(place, force=False) as partial:
             self.codec.write(partial, result)
 
-    def _key(self, dump: Dump) -> str:
-        """Sample name and a digest of dump and settings."""
-        manifest = json.dumps(dump.manifest.to_json(), sort_keys=True)
-        digest = hashlib.sha256(f"{self.settings}\n{manifest}".encode()).hexdigest()
-        return f"{dump.manifest.sample}-{digest[:16]}"
+    def _key(self, task: Task[Result]) -> str:
+        """Sample name and a digest of input and settings."""
+        digest = hashlib.sha256(f"{self.settings}\n{task.identity}".encode()).hexdigest()
+        return f"{task.name}-{digest[:16]}"
+
+
+def tables_codec(make: Callable[[list[Table]], Result], tables_of: Callable[[Result], list[Table]]) -> Codec[Result]:
+    """Store results that are tables as JSON, which keeps the kind of every value."""
+
+    def write(folder: Path, result: Result) -> None:
+        data = [{"name": t.name, "columns": t.columns, "rows": t.rows} for t in tables_of(result)]
+        (folder / "tables.json").write_text(json.dumps(data), encoding="utf-8")
+
+    def read(folder: Path) -> Result:
+        data = json.loads((folder / "tables.json").read_text(encoding="utf-8"))
+        return make([Table(entry["name"], tuple(entry["columns"]), entry["rows"]) for entry in data])
+
+    return Codec(write, read)
+
+
+def dump_identity(dump: Dump) -> str:
+    """What a result depends on in a dump: all of its manifest, checksums included."""
+    return json.dumps(dump.manifest.to_json(), sort_keys=True)
