@@ -83,3 +83,29 @@ def over_samples(table: Table, by: Sequence[str], columns: Sequence[str], seed: 
                 n=len(numbers),
             )  # fmt: skip
     return result
+
+
+def paired_p_value(differences: npt.NDArray[np.float64], seed: int = 0) -> float | None:
+    """Two-sided permutation test that the mean paired difference is zero, by flipping signs.
+
+    Parameters
+    ----------
+    differences
+        ``[samples]`` difference of each sample.
+    seed
+        Seed of the resampling, where there are too many sign patterns to try all.
+
+    Returns
+    -------
+    float or None
+        p in (0, 1]; None for fewer than two samples. All-equal samples give 1.
+    """
+    if len(differences) < 2:
+        return None
+    if not differences.any():
+        return 1.0
+    found = stats.permutation_test(
+        (differences,), np.mean, permutation_type="samples", n_resamples=9999, vectorized=True, axis=0,
+        rng=np.random.default_rng(seed),
+    )  # fmt: skip
+    return float(found.pvalue)

@@ -167,15 +167,15 @@ def _glyphs() -> dict[str, np.ndarray]:
     return masks
 
 
-def held_out(count: int, seeds: range = HELD_OUT_SEEDS) -> Iterator[tuple[Document, Field]]:
-    """Yield `count` held-out (page, question) pairs spread evenly over 64 to 384 image tokens.
+def held_out(count: int, seeds: range = HELD_OUT_SEEDS, smallest: int = 64) -> Iterator[tuple[Document, Field]]:
+    """Yield `count` held-out (page, question) pairs spread evenly over `smallest` (64 or more) to 384 image tokens.
 
     The i-th pair aims at the i-th of `count` evenly spaced sizes; one and two columns alternate where
     both can reach the size. Seeds lie in `HELD_OUT_SEEDS` and are never trained on.
     """
     for i in range(count):
         seed = seeds[i]
-        target = 64 + (384 - 64) * i / max(count - 1, 1)
+        target = smallest + (384 - smallest) * i / max(count - 1, 1)
         columns = 2 if target > 200 else 1 + i % 2
         width = choose_layout(seed, 1, columns).tiles[1]
         lines = min(max(round(target / width), -(-64 // width)), 384 // width)
