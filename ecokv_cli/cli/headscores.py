@@ -53,7 +53,8 @@ def command(
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     if output.exists() and not force:
         raise OutputError(f"{output} exists; add --force to replace it, or name another file with --output")
-    samples = [dump for path in paths or [None] for dump in find_run(path).samples()][:limit]
+    runs = dict.fromkeys(find_run(path) for path in paths) if paths else [find_run(None)]
+    samples = [dump for run in runs for dump in run.samples()][:limit]
     with screen.progress() as progress:
         found = head_scores(samples, lambda done, total: progress("samples", done, total))
     for sample, reason in found.skipped.items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -31,7 +32,7 @@ HOW = {
     "values": "always dumped",
     "window_queries": "always dumped, as many as --window says",
     "received_attention": "ecokv dump --received-attention",
-    "decode_queries": "dumped unless the model stops at once (--ignore-eos)",
+    "decode_queries": "dumped, or with ecokv dump --ignore-eos where the model stops at once",
     "decode_keys": "as decode_queries",
     "head_scores": "ecokv headscores RUN, then ecokv evict --head-scores FILE",
 }
@@ -52,11 +53,10 @@ def command(
 
     screen = Screen(quiet=True, verbose=False, as_json=json)
     if spec is None:
-        parts = [("host", name, kind) for name, kind in HOSTS.items()]
-        parts += [("booster", name, kind) for name, kind in BOOSTERS.items()]
         listed = [
             {"kind": what, "name": name, "window": kind.default_window or None, "summary": _summary(kind)}
-            for what, name, kind in parts
+            for what, known in (("host", HOSTS), ("booster", BOOSTERS))
+            for name, kind in known.items()
         ]
         screen.show(table("", ("kind", "name", "window", "summary"), [list(row.values()) for row in listed], keys=2))
         if not json:
@@ -69,11 +69,12 @@ def command(
         return
     method = parse_method(spec)
     if isinstance(method, Route):
-        explained = {"method": method.name, "legs": [_explain(span.method) for span in method.spans]}
+        shown = [{"layers": span.text.partition("=")[0], **_explain(span.method)} for span in method.spans]
+        explained = {"method": method.name, "legs": shown}
     else:
         explained = _explain(method)
-    for each in explained.get("legs", [explained]):
-        screen.show(table("", ("", ""), [[key, value] for key, value in _flat(each)]))
+        shown = [explained]
+    screen.show(table("", ("", ""), [row for each in shown for row in (*_flat(each), ("", ""))][:-1]))
     screen.finish(explained, "")
 
 
@@ -126,11 +127,12 @@ def _meanings(kind: type) -> dict[str, str]:
     for line in listed.partition("\n\n")[0].splitlines():
         if line.startswith(" "):
             for name in names:
-                found[name] = f"{found[name]} {line.strip()}".strip().replace("``", "")
+                found[name] = f"{found[name]} {line.strip()}".strip()
         else:
             names = line.split(", ")
             found |= dict.fromkeys(names, "")
-    return found
+    # Marks and pointers into the code are for its readers.
+    return {name: re.sub(r"; see `\w+`|`", "", text) for name, text in found.items()}
 
 
 def _flat(explained: dict[str, Any]) -> list[tuple[str, str]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.schema import ModelInfo
 
 KIND = "ecokv head scores 1"
+LARGEST = 1e9
+"""Far above any score (at most 1 per token), and far below where sums overflow."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class HeadScores:
 
 
 def write_head_scores(path: Path, table: HeadScores, *, force: bool) -> None:
-    """Write the table under its final name at once.
+    """Write the table under its final name at once; missing folders are made.
 
     Raises
     ------
@@ -73,15 +75,17 @@ def write_head_scores(path: Path, table: HeadScores, *, force: bool) -> None:
     data = {"kind": KIND, **vars(table), "shape": [len(table.scores), len(table.scores[0])]}
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
         partial.replace(path)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
         raise OutputError(f"{path}: cannot be written ({error.strerror}); name another file with --output") from None
 
 
 def read_head_scores(path: Path) -> HeadScores:
-    """Read a table and check that every score is a number, none negative, and not all 0.
+    """Read a table and check that every score is a number in range, and not all are 0.
 
     Raises
     ------
@@ -92,7 +96,7 @@ def read_head_scores(path: Path) -> HeadScores:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DumpError(f"{path}: no such file; make it with `ecokv headscores RUN --output {path}`") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # JSON errors and overlong numbers are ValueErrors
         raise DumpError(f"{path}: cannot be read as head scores ({error})") from None
     if not isinstance(data, dict) or data.get("kind") != KIND:
         raise DumpError(f"{path}: not a table of head scores; make one with `ecokv headscores RUN`")
@@ -103,14 +107,15 @@ def read_head_scores(path: Path) -> HeadScores:
         raise DumpError(f"{path}: rows of different lengths; make the table again")
     bad = [
         (layer, head) for layer, row in enumerate(rows) for head, score in enumerate(row)
-        if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score) or score < 0
+        if isinstance(score, bool) or not isinstance(score, int | float) or not 0 <= score <= LARGEST
     ]  # fmt: skip
     if bad:
-        raise DumpError(f"{path}: layer {bad[0][0]}, head {bad[0][1]}: a score must be a number, 0 or more")
+        raise DumpError(
+            f"{path}: layer {bad[0][0]}, head {bad[0][1]}: a score must be a number from 0 to {LARGEST:.0e}"
+        )
     if not any(score > 0 for row in rows for score in row):
         raise DumpError(f"{path}: all scores are 0, which gives no head a share; make the table on other samples")
-    texts = [data.get(name) for name in ("model", "config_sha256")]
-    counts = [data.get(name) for name in ("samples", "tokens")]
-    if not all(isinstance(t, str) for t in texts) or not all(type(c) is int for c in counts):
+    model, digest, samples, tokens = (data.get(name) for name in ("model", "config_sha256", "samples", "tokens"))
+    if not isinstance(model, str) or not isinstance(digest, str) or type(samples) is not int or type(tokens) is not int:
         raise DumpError(f"{path}: model, config_sha256, samples or tokens is missing; make the table again")
-    return HeadScores(*texts, *counts, tuple(tuple(map(float, row)) for row in rows))
+    return HeadScores(model, digest, samples, tokens, tuple(tuple(map(float, row)) for row in rows))

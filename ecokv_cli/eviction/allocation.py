@@ -11,6 +11,8 @@ from typing import Literal
 
 import torch
 
+from ecokv_cli.eviction.selection import last_kept, top_mask
+
 Compat = Literal["exact", "reference", "kvpress"]
 
 
@@ -155,8 +157,8 @@ def ada_counts(
     if compat == "kvpress":
         safe = max(int(budget * floor), int(floor > 0))
         pinned = max(safe - window, 0)
-        ordered = scores.sort(dim=-1, descending=True, stable=True).values
-        return pinned + _wins(ordered[:, pinned:], heads * (free - pinned))
+        taken = top_mask(scores, torch.full((heads,), pinned, device=scores.device))
+        return pinned + _wins(scores.masked_fill(taken, -torch.inf), heads * (free - pinned))
     raw = _wins(scores, heads * free)
     if compat == "reference":
         return (raw.double() * (1 - floor) + int(free * floor)).round().long().clamp(0, candidates)
@@ -167,7 +169,7 @@ def _wins(scores: torch.Tensor, total: int) -> torch.Tensor:
     """How many of the `total` highest scores are in each row; equal ones count for the lower row first."""
     if total == 0:
         return torch.zeros(len(scores), dtype=torch.long, device=scores.device)
-    bar = scores.flatten().topk(total).values[-1]
+    bar = last_kept(scores.reshape(1, -1), torch.tensor([total], device=scores.device))
     above = (scores > bar).sum(-1)
     tied = (scores == bar).sum(-1)
     room = total - above.sum() - (tied.cumsum(0) - tied)

@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
-import functools
+from typing import TYPE_CHECKING
 
 import torch
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_ROWS = 1 << 22
+"""Numbers in the memory that attention rows are made in, 16 MiB in fp32; more is taken for one query head only."""
+
 
 def window_attention(
-    queries: torch.Tensor, keys: torch.Tensor, scaling: float, *, candidates: int, gqa: str = "mean"
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    scaling: float,
+    *,
+    candidates: int,
+    gqa: str = "mean",
+    seen: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Mean attention that each candidate receives from the observation window, per KV head.
 
     ``A[h, j] = reduce_g (1/W) sum_t softmax_j(scaling <q_{h,g,t}, k_j>)`` for j < `candidates`. Query t is the
-    prompt's position N - W + t and sees no later key; the softmax runs over all N keys, so a row of A sums to less
-    than 1. Softmax and mean are fp32 (fp64 for fp64 input).
+    prompt's position N - W + t and sees no later key, unless `seen` says so; the softmax runs over all N keys, so a
+    row of A sums to less than 1. Softmax and mean are fp32 (fp64 for fp64 input).
 
     Parameters
     ----------
@@ -28,22 +40,27 @@ def window_attention(
         How many leading positions to return.
     gqa
         ``mean`` or ``max`` over the group of query heads that share a KV head.
+    seen
+        ``[W, W]``, not 0 where a window position sees another; None for causal attention.
 
     Returns
     -------
     torch.Tensor
         ``[H, candidates]`` in [0, 1].
     """
-    heads, _, dim = keys.shape
-    window = queries.shape[1]
-    grouped = queries.view(heads, -1, window, dim)
-    # One query head of every group at a time: O(H W N) memory whatever the group size.
-    members = (_rows(member, keys, scaling)[..., :candidates].mean(dim=1) for member in grouped.unbind(1))
-    total = functools.reduce(torch.maximum if gqa == "max" else torch.add, members)
-    return total / grouped.shape[1] if gqa == "mean" else total
+    group, window = len(queries) // len(keys), queries.shape[1]
+    total = keys.new_zeros(len(keys), candidates)
+    for heads, rows in _rows(queries, keys, scaling, seen):
+        if gqa == "max":
+            torch.maximum(total[heads], rows.sum(dim=2).amax(dim=1)[:, :candidates], out=total[heads])
+        else:
+            total[heads] += rows.flatten(1, 2).sum(dim=1)[:, :candidates]
+    return total.div_(window if gqa == "max" else group * window)
 
 
-def window_rows(queries: torch.Tensor, keys: torch.Tensor, scaling: float, *, candidates: int) -> torch.Tensor:
+def window_rows(
+    queries: torch.Tensor, keys: torch.Tensor, scaling: float, *, candidates: int, seen: torch.Tensor | None = None
+) -> torch.Tensor:
     """Attention of every window row on every candidate, averaged over the group only.
 
     As `window_attention`, before the mean over the rows: ``P[h, t, j] = mean_g softmax_j(scaling <q_{h,g,t}, k_j>)``.
@@ -53,19 +70,33 @@ def window_rows(queries: torch.Tensor, keys: torch.Tensor, scaling: float, *, ca
     torch.Tensor
         ``[H, W, candidates]`` in [0, 1].
     """
-    heads, _, dim = keys.shape
-    grouped = queries.view(heads, -1, queries.shape[1], dim)
-    rows = (_rows(member, keys, scaling)[..., :candidates] for member in grouped.unbind(1))
-    return functools.reduce(torch.add, rows) / grouped.shape[1]
+    total = keys.new_zeros(len(keys), queries.shape[1], candidates)
+    for heads, rows in _rows(queries, keys, scaling, seen):
+        total[heads] += rows.sum(dim=1)[..., :candidates]
+    return total.div_(len(queries) // len(keys))
 
 
-def _rows(queries: torch.Tensor, keys: torch.Tensor, scaling: float) -> torch.Tensor:
-    """Causal attention rows of one query head per KV head, ``[H, W, N]``."""
-    window = queries.shape[1]
-    later = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1)
-    logits = (queries * scaling) @ keys.transpose(1, 2)
-    logits[..., keys.shape[1] - window :].masked_fill_(later, -torch.inf)
-    return logits.softmax(dim=-1)
+def _rows(
+    queries: torch.Tensor, keys: torch.Tensor, scaling: float, seen: torch.Tensor | None
+) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Attention rows ``[heads, members, W, N]`` of as many query heads as fit in `_ROWS`, with their KV heads.
+
+    All are made in the same memory, one after the other, so each is valid until the next.
+    """
+    window, dim = queries.shape[1:]
+    n = keys.shape[1]
+    grouped = (queries * scaling).view(len(keys), -1, window, dim)
+    fit, group = max(_ROWS // (window * n), 1), grouped.shape[1]
+    members, at_once = min(fit, group), min(max(fit // group, 1), len(keys))
+    buffer = keys.new_empty(at_once * members * window * n)
+    hidden = torch.ones(window, window, dtype=torch.bool, device=keys.device).triu(1) if seen is None else seen == 0
+    for first in range(0, len(keys), at_once):
+        heads = slice(first, first + at_once)
+        for part in torch.split(grouped[heads], members, dim=1):
+            rows = buffer[: part[..., 0].numel() * n].view(*part.shape[:3], n)
+            torch.bmm(part.flatten(1, 2), keys[heads].mT, out=rows.flatten(1, 2))
+            rows[..., n - window :].masked_fill_(hidden, -torch.inf)
+            yield heads, torch.softmax(rows, dim=-1, out=rows)
 
 
 def held_out_logits(

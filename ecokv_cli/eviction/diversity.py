@@ -37,10 +37,11 @@ class Boosted:
 
 
 def cosine_diversity(layer: Layer, candidates: int, normalisation: str = "minmax") -> torch.Tensor:
-    """MixKV's diversity: ``-<u_j, mean_N u>`` normalised over the candidates, ``[H, M]``; 1 = least like the rest."""
-    units = layer.unit_keys
-    mean = units.mean(dim=1, dtype=torch.float64).to(units.dtype)
-    return normalised(-torch.einsum("hnd,hd->hn", units[:, :candidates], mean), normalisation)
+    """MixKV's diversity: ``-<u_j, mean_N u>`` normalised over the candidates, ``[H, M]``; 1 = least like the rest.
+
+    The cosine to the mean is taken instead, which differs by a factor per head that no normalisation sees.
+    """
+    return normalised(-layer.directions.cosines[:, :candidates], normalisation)
 
 
 def euclidean_diversity(layer: Layer, candidates: int, normalisation: str = "minmax") -> torch.Tensor:

@@ -47,8 +47,8 @@ def greedy_order(
     centred = rows - mean[:, None]
     sigma = centred.square().mean(dim=1).sqrt()
     length = centred.norm(dim=1, keepdim=True)
-    rounding = 4 * torch.finfo(rows.dtype).eps * rows.abs().amax(dim=1, keepdim=True)
-    columns = torch.where(length > rounding, centred / torch.where(length > 0, length, 1.0), 0.0)
+    rounding = 4 * torch.finfo(rows.dtype).eps * torch.linalg.vector_norm(rows, ord=torch.inf, dim=1, keepdim=True)
+    columns = centred.div_(torch.where(length > rounding, length, torch.inf))
     base = mean + spread * sigma
     weight = likeness * (mean.mean(dim=-1, keepdim=True) if unit == "mean" else torch.ones_like(mean[:, :1]))
     heads = torch.arange(len(rows), device=rows.device)
@@ -56,11 +56,12 @@ def greedy_order(
     resemblance = torch.zeros_like(mean)
     for done in range(min(picks, rows.shape[-1])):
         value = base + weight * (resemblance / max(done, 1) if aggregate == "mean" else resemblance)
-        best = value.masked_fill(ranks > 0, -torch.inf).argmax(dim=-1)
+        best = value.argmax(dim=-1)
         ranks[heads, best] = picks - done
-        correlation = (columns * columns[heads, :, best][..., None]).sum(dim=1)
+        base[heads, best] = -torch.inf
+        correlation = torch.bmm(columns[heads, :, best][:, None], columns)[:, 0]
         if aggregate == "mean" or done == 0:
-            resemblance = resemblance + correlation
+            resemblance += correlation
         else:
             resemblance = torch.maximum(resemblance, correlation)
     return ranks

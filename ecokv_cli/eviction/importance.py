@@ -43,6 +43,14 @@ def last_queries(layer: Layer, window: int) -> torch.Tensor:
     return layer.window_queries[:, layer.window_queries.shape[1] - window :]
 
 
+def last_seen(layer: Layer, window: int) -> torch.Tensor | None:
+    """Which of the last `window` positions sees which, ``[window, window]``; None where no later one is seen."""
+    if layer.window_mask is None:
+        return None
+    first = len(layer.window_mask) - window
+    return layer.window_mask[first:, first:]
+
+
 def snapkv_importance(
     layer: Layer, *, window: int, candidates: int, kernel: int = 5, pooling: str = "avg", gqa: str = "mean"
 ) -> torch.Tensor:
@@ -69,7 +77,8 @@ def snapkv_importance(
     SnapKV, arXiv 2404.14469. The original sums over the window and repeats keys per query head; the mean has the
     same ranking, and selection here is per KV head.
     """
-    attention = window_attention(last_queries(layer, window), layer.keys, layer.scaling, candidates=candidates, gqa=gqa)
+    queries, seen = last_queries(layer, window), last_seen(layer, window)
+    attention = window_attention(queries, layer.keys, layer.scaling, candidates=candidates, gqa=gqa, seen=seen)
     return pool(attention, kernel, pooling)
 
 
@@ -94,7 +103,8 @@ def tova_importance(layer: Layer, *, window: int, candidates: int) -> torch.Tens
     -----
     TOVA, arXiv 2401.06104.
     """
-    attention = window_attention(last_queries(layer, window), layer.keys, layer.scaling, candidates=candidates)
+    queries, seen = last_queries(layer, window), last_seen(layer, window)
+    attention = window_attention(queries, layer.keys, layer.scaling, candidates=candidates, seen=seen)
     return attention.mean(0).expand(layer.kv_heads, -1)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
 
 from ecokv_cli.geometry.spread import centroid_distances
 
@@ -44,10 +43,7 @@ def keydiff_score(layer: Layer, candidates: int) -> torch.Tensor:
     -----
     KeyDiff, arXiv 2504.15364, scored once over the whole prompt; the paper applies it block by block.
     """
-    units = layer.unit_keys
-    mean = units.mean(dim=1, dtype=torch.float64)
-    direction = F.normalize(mean, dim=-1).to(units.dtype)
-    return -torch.einsum("hnd,hd->hn", units[:, :candidates], direction)
+    return -layer.directions.cosines[:, :candidates]
 
 
 def manifold_score(layer: Layer, candidates: int, block: int = 0) -> torch.Tensor:

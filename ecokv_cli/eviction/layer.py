@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from ecokv_cli.errors import DumpError, NonFiniteError
 from ecokv_cli.eviction.attention import held_out_logits
+from ecokv_cli.eviction.directions import Directions, directions_of
 from ecokv_cli.geometry.similarity import unit_vectors
 from ecokv_cli.geometry.spread import centroid_distances
 
@@ -40,6 +41,9 @@ class Layer:
     decode_queries, decode_keys, decode_values
         ``[H_q, T, D]``, ``[H, T, D]``, ``[H, T, Dv]`` of T greedily decoded tokens. Held out: they judge a
         selection and never make one (the oracle apart).
+    window_mask
+        ``[W, W]``, not 0 where one of the last W positions sees another; None where each sees itself and earlier ones
+        only. Image tokens, or all tokens of a prompt, see each other in some models.
     received_attention
         ``[H_q, N]`` attention that each position received from all causal queries, summed; None if not dumped.
     prerope_keys
@@ -57,6 +61,7 @@ class Layer:
     decode_queries: torch.Tensor
     decode_keys: torch.Tensor
     decode_values: torch.Tensor
+    window_mask: torch.Tensor | None = None
     received_attention: torch.Tensor | None = None
     prerope_keys: torch.Tensor | None = None
     head_scores: torch.Tensor | None = None
@@ -75,6 +80,11 @@ class Layer:
     def unit_keys(self) -> torch.Tensor:
         """Unit keys ``[H, N, D]``, computed once for all methods."""
         return unit_vectors(self.keys)
+
+    @cached_property
+    def directions(self) -> Directions:
+        """How the keys point with their mean, computed once for all methods."""
+        return directions_of(self.keys)
 
     @cached_property
     def key_distances(self) -> torch.Tensor:

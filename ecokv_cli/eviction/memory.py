@@ -10,6 +10,8 @@ import torch.nn.functional as F
 
 from ecokv_cli.geometry.redundancy import minmax
 
+_BLOCK = 1024
+
 
 @dataclass(frozen=True)
 class Memory:
@@ -71,10 +73,15 @@ def attention_entropy(rows: torch.Tensor) -> torch.Tensor:
     window = rows.shape[1]
     if window == 1:
         return torch.zeros_like(rows[:, 0])
-    total = rows.sum(dim=1, keepdim=True)
+    entropy = torch.stack([_entropy(head) for head in rows]) / math.log(window)
+    return entropy.clamp_(0, 1)
+
+
+def _entropy(rows: torch.Tensor) -> torch.Tensor:
+    total = rows.sum(dim=0)
     share = rows / torch.where(total > 0, total, 1.0)
-    entropy: torch.Tensor = -torch.special.xlogy(share, share).sum(dim=1) / math.log(window)
-    return entropy.clamp(0, 1)
+    entropy: torch.Tensor = torch.special.entr(share).sum(dim=0)
+    return entropy
 
 
 def retention(rows: torch.Tensor, mix: float) -> torch.Tensor:
@@ -105,9 +112,16 @@ def remember(keys: torch.Tensor, values: torch.Tensor, rows: torch.Tensor, evict
     gate = torch.where(evicted, attention_entropy(rows).double(), 1.0)
     later = gate.flip(-1).cumprod(dim=-1).flip(-1)
     after = torch.cat([later[:, 1:], torch.ones_like(later[:, :1])], dim=-1)
-    weighted = (F.elu(keys) + 1).double() * ((1 - gate) * after)[..., None]
+    state = torch.zeros(*keys.shape[::2], values.shape[-1], dtype=torch.float64, device=keys.device)
+    normaliser = torch.zeros_like(state[..., 0])
+    # By blocks, so that no copy of all keys in fp64 is made.
+    blocks = (torch.split(tensor, _BLOCK, dim=1) for tensor in (keys, values, ((1 - gate) * after)[..., None]))
+    for key, value, weight in zip(*blocks, strict=True):
+        weighted = (F.elu(key) + 1).double() * weight
+        state += weighted.transpose(1, 2) @ value.double()
+        normaliser += weighted.sum(dim=1)
     share = (rows.mean(dim=1).double() * evicted).sum(-1).clamp(0, 1)
-    return Memory(weighted.transpose(1, 2) @ values.double(), weighted.sum(dim=1), share)
+    return Memory(state, normaliser, share)
 
 
 def state_tokens(key_dim: int, value_dim: int) -> int:

@@ -74,12 +74,13 @@ class Method:
                 for name, value in (("obs_window", self.obs_window), ("keep_window", self.keep_window))
                 if value != self.default_window
             ]
-        for part in (self.host, self.booster):
-            for field in fields(part) if part else ():
-                value = getattr(part, field.name)
-                if value != field.default:
-                    options.append(f"{field.name}={_written(value)}")
-        joined = "+".join(n for n in (self.host_name, self.booster_name) if n)
+        host, booster = _changed(self.host), _changed(self.booster) if self.booster else {}
+        # An option that both parts know stands with its own part; all others stand together at the end.
+        shared = {f.name for f in fields(self.host)} & {f.name for f in fields(self.booster)} if self.booster else set()
+        first = [f"{key}={host.pop(key)}" for key in sorted(shared & host.keys())]
+        options += [f"{key}={value}" for key, value in (host | booster).items()]
+        names = [self.host_name + (f"[{','.join(first)}]" if first else ""), self.booster_name]
+        joined = "+".join(filter(None, names))
         return f"{joined}[{','.join(options)}]" if options else joined
 
     @property
@@ -207,6 +208,12 @@ class Method:
         count = layer.tokens - min(self.keep_window, layer.tokens - 1)
         picks = max(min(budget - self.keep_window, count), 0)
         return Candidates(layer, count, min(self.obs_window, max(stored, 1)), picks)
+
+
+def _changed(part: Host | Booster) -> dict[str, str]:
+    """Options of a part that differ from their defaults, as they are written."""
+    values = {field.name: (getattr(part, field.name), field.default) for field in fields(part)}
+    return {name: _written(value) for name, (value, default) in values.items() if value != default}
 
 
 def _written(value: object) -> str:

@@ -27,7 +27,8 @@ _LEG = re.compile(r"(\d+)(?:(-)(\d+)?)?=(.+)")
 def parse_method(spec: str) -> Method | Route:
     """Read a method such as ``snapkv+ecokv[window=4,alpha=0.8]`` or ``route[0-5=snapkv,6-=keydiff]``.
 
-    Options may stand in either bracket; each goes to the part that knows it.
+    Options may stand in either bracket; each goes to the part that knows it, and one that both know to the part
+    whose bracket it stands in.
 
     Raises
     ------
@@ -57,14 +58,21 @@ def parse_single(spec: str) -> Method:
     kinds = [_lookup(host_name, HOSTS, "method", spec)]
     if booster_name:
         kinds.append(_lookup(booster_name, BOOSTERS, "booster", spec))
-    given = _options(spec, host_options, booster_options)
+    own = [{f.name for f in fields(kind)} for kind in kinds]
+    shared = set.intersection(*own) if booster_name else set()
+    brackets = [_options(spec, text) for text in (host_options, booster_options)]
+    twice = min((brackets[0].keys() & brackets[1].keys()) - shared, default="")
+    if twice:
+        raise MethodError(f"method '{spec}': '{twice}={brackets[1][twice]}' is not one option=value, given once")
+    ambiguous = [{key: bracket.pop(key) for key in shared & bracket.keys()} for bracket in brackets]
+    given = brackets[0] | brackets[1]
     given_any = bool(given)
     windows = {key: _number(spec, key, given.pop(key), int) for key in WINDOW_OPTIONS if key in given}
     parts: list[Any] = []
-    for kind in kinds:
+    for kind, names, mine in zip(kinds, own, ambiguous, strict=False):
         hints = get_type_hints(kind)
-        own = {f.name for f in fields(kind)}
-        values = {key: _convert(spec, key, given.pop(key), hints[key]) for key in sorted(own & given.keys())}
+        taken = mine | {key: given.pop(key) for key in sorted(names & given.keys())}
+        values = {key: _convert(spec, key, text, hints[key]) for key, text in taken.items()}
         parts.append(_build(kind, values, spec))
     if given:
         known = [*WINDOW_OPTIONS, *(f.name for kind in kinds for f in fields(kind))]
@@ -130,9 +138,9 @@ def _nearest(name: str, known: Iterable[str]) -> str:
     return f" (did you mean '{close[0]}'?)" if close else ""
 
 
-def _options(spec: str, *brackets: str) -> dict[str, str]:
+def _options(spec: str, bracket: str) -> dict[str, str]:
     options: dict[str, str] = {}
-    for item in (item for bracket in brackets for item in bracket.split(",") if item):
+    for item in filter(None, bracket.split(",")):
         key, equals, value = item.partition("=")
         key = key.replace("-", "_")
         if not equals or not value or key in options:

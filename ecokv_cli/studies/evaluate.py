@@ -10,10 +10,10 @@ from ecokv_cli.errors import MethodError
 from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.method import Method
 from ecokv_cli.geometry.similarity import working
-from ecokv_cli.studies.tables import Table
+from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Mapping, Sequence
 
     import torch
     from PIL.Image import Image
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ecokv_cli.models.capture import Captured
     from ecokv_cli.models.evicted import Evicted
     from ecokv_cli.models.loading import LoadedModel
+    from ecokv_cli.studies.metrics import Metric
 
 ANSWERS = (
     "model", "sample", "method", "budget", "window", "tokens", "kept", "prediction", "answers", "score",
@@ -120,9 +121,7 @@ def hosts_of(arms: Sequence[Arm]) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def answer(
-    loaded: LoadedModel, question: Question, settings: EvaluateSettings, score: Callable[[str, Sequence[str]], float]
-) -> Table:
+def answer(loaded: LoadedModel, question: Question, settings: EvaluateSettings) -> Table:
     """One prefill, then one greedy answer per arm on its evicted cache.
 
     Parameters
@@ -133,15 +132,13 @@ def answer(
         The sample.
     settings
         Arms and limits.
-    score
-        The metric, given a prediction and the answers.
 
     Returns
     -------
     Table
         ``answers``: one row per arm. `kept` is the mean over layers and heads; `cache_bytes` what the compacted
         prompt cache really occupies and `cache_ratio` its share of the full one; `scoring_seconds` the time to score
-        and select; `decode_seconds` that of all forward passes for `decoded` tokens.
+        and select; `decode_seconds` that of all forward passes for `decoded` tokens. `score` is empty until `graded`.
     """
     from ecokv_cli.models.capture import capture
     from ecokv_cli.models.evicted import decode_evicted
@@ -172,7 +169,7 @@ def answer(
             kept=kept[number] / (loaded.info.layers * loaded.info.kv_heads),
             prediction=prediction,
             answers=" | ".join(question.answers),
-            score=score(prediction, question.answers),
+            score=None,
             cache_bytes=decoded.cache_bytes,
             cache_ratio=decoded.cache_bytes / full,
             prefill_seconds=captured.seconds["prefill"],
@@ -181,6 +178,29 @@ def answer(
             decoded=len(decoded.ids),
         )
     return table
+
+
+def graded(answers: Table, right: Mapping[str, Sequence[str]], metric: Metric) -> Table:
+    """The same rows with the metric's score of every prediction; each arm is a corpus of its own.
+
+    Parameters
+    ----------
+    answers
+        Rows of all samples.
+    right
+        Accepted answers by sample.
+    metric
+        Gives one number per prediction.
+    """
+    rows = [dict(row) for row in answers]
+    arms: dict[tuple[Value, ...], list[dict[str, Value]]] = {}
+    for row in rows:
+        arms.setdefault((row["method"], row["budget"], row["window"]), []).append(row)
+    for arm in arms.values():
+        wanted = [right[str(row["sample"])] for row in arm]
+        for row, score in zip(arm, metric.function([str(row["prediction"]) for row in arm], wanted), strict=True):
+            row["score"] = score
+    return Table(answers.name, answers.columns, rows)
 
 
 def _parts(method: Method | Route) -> list[Method]:

@@ -11,11 +11,11 @@ from eviction_rules import CHECKS
 
 BREAKS = [
     # module, what stands there, what is put in its place, check that must notice
-    ("attention", "queries * scaling) @ keys", "queries) @ keys", "snapkv"),
-    ("attention", ".triu(1)\n    logits = (queries", ".triu(2)\n    logits = (queries", "snapkv"),
-    ("attention", ".mean(dim=1) for member", ".sum(dim=1) for member", "snapkv"),
-    ("attention", "if gqa == \"max\" else torch.add", "if gqa == \"mean\" else torch.add", "snapkv"),
-    ("attention", "return functools.reduce(torch.add, rows) / grouped.shape[1]", "return functools.reduce(torch.add, rows)", "mmr"),
+    ("attention", "grouped = (queries * scaling)", "grouped = queries", "snapkv"),
+    ("attention", ".triu(1) if seen is None", ".triu(2) if seen is None", "snapkv"),
+    ("attention", "div_(window if gqa == \"max\" else group * window)", "div_(window)", "snapkv"),
+    ("attention", "if gqa == \"max\":\n            torch.maximum", "if gqa != \"max\":\n            torch.maximum", "snapkv"),
+    ("attention", "return total.div_(len(queries) // len(keys))", "return total", "mmr"),
     ("importance", "count_include_pad=True", "count_include_pad=False", "snapkv"),
     ("importance", "max_pool1d(scores, kernel", "max_pool1d(scores * -1, kernel", "snapkv"),
     ("importance", "attention.mean(0).expand", "attention.amax(0).expand", "tova"),

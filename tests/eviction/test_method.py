@@ -13,6 +13,9 @@ from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_method, parse_methods
     ("snapkv+ecokv[kernel=3,beta=0,std=true]", "snapkv+ecokv[kernel=3,beta=0.0,std=true]"),
     ("snapkv[obs-window=32]+ecokv", "snapkv+ecokv[obs_window=32]"),
     ("random[seed=3]", "random[seed=3]"),
+    ("pyramidkv+ecokv[beta=0.3]", "pyramidkv+ecokv[beta=0.3]"),
+    ("pyramidkv[beta=5]+ecokv", "pyramidkv[beta=5]+ecokv"),
+    ("pyramidkv[beta=5,kernel=7]+ecokv[window=8,beta=0.3]", "pyramidkv[beta=5]+ecokv[window=8,kernel=7,beta=0.3]"),
 ])  # fmt: skip
 def test_canonical_form_is_short_and_reads_back_as_the_same_method(spec, canonical):
     method = parse_method(spec)

@@ -1,19 +1,20 @@
+"""From scores to kept positions, and how well those answer."""
+
 from dataclasses import replace
 
 import pytest
 import reference
 import torch
 from builders import random_layer
-from hypothesis import given, settings
+from every_method import UNIFORM, at_window, model_of
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ecokv_cli.errors import DumpError, MethodError, NonFiniteError
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
-from ecokv_cli.eviction.method import Scores
 from ecokv_cli.eviction.selection import Selection, top_mask
-from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_method
+from ecokv_cli.eviction.spec import parse_method
 
-SCORED = [name for name in DEFAULT_METHODS if name != "full"]
 scores = st.lists(st.sampled_from([0.0, 0.5, 1.0, 2.0, -1.0]), min_size=1, max_size=23)
 
 
@@ -29,76 +30,6 @@ def test_top_mask_is_the_stable_order(rows, data):
 
 def test_ties_go_to_the_lower_position():
     assert top_mask(torch.ones(1, 10), torch.tensor([3])).nonzero()[:, 1].tolist() == [0, 1, 2]
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(SCORED), st.integers(1, 40), st.integers(1, 5), st.integers(0, 99))
-def test_every_budget_is_met_exactly_and_holds_the_window(name, budget, window, seed):
-    layer = random_layer(seed)
-    method = parse_method(name).with_window(window)
-    if budget < window:
-        with pytest.raises(MethodError, match="smaller than its window"):
-            method.select(layer, budget)
-        return
-    selection = method.select(layer, budget)
-    assert selection.counts.tolist() == [min(budget, layer.tokens)] * 2
-    assert selection.mask[:, layer.tokens - window :].all()
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.sampled_from(SCORED), st.integers(3, 28), st.integers(3, 28), st.integers(0, 99))
-def test_a_larger_budget_keeps_all_of_a_smaller_one(name, first, second, seed):
-    layer = random_layer(seed)
-    method = parse_method(name).with_window(3)
-    small, large = (method.select(layer, b).mask for b in sorted((first, second)))
-    assert not (small & ~large).any()
-
-
-@settings(deadline=None, max_examples=25)
-@given(
-    st.sampled_from(["keydiff", "oracle", "snapkv[kernel=1]+mixkv", "snapkv[kernel=1]+ecokv"]),
-    st.permutations(range(26)),
-)
-def test_permuting_candidates_permutes_what_is_kept(name, order):
-    layer = random_layer()
-    method = parse_method(name).with_window(3)
-    shuffled = [*order, 26, 27, 28]
-    moved = replace(layer, keys=layer.keys[:, shuffled], values=layer.values[:, shuffled])
-    assert torch.equal(method.select(moved, 11).mask, method.select(layer, 11).mask[:, shuffled])
-
-
-def test_a_constant_added_to_all_scores_changes_nothing():
-    layer = random_layer()
-    method = parse_method("snapkv[window=3]")
-    scored = method.scores(layer)
-    moved = Scores(scored.host + 0.25, scored.final + 0.25)
-    assert torch.equal(method.select(layer, 11, scored).mask, method.select(layer, 11, moved).mask)
-
-
-@pytest.mark.parametrize("name", DEFAULT_METHODS)
-@pytest.mark.parametrize("budget", [29, 30, 1000])
-def test_a_budget_of_n_or_more_keeps_everything(name, budget):
-    selection = parse_method(name).with_window(3).select(random_layer(), budget)
-    assert selection.mask.all()
-    assert bool(selection.note) == (name != "full")
-
-
-@pytest.mark.parametrize("name", SCORED)
-@pytest.mark.parametrize(
-    ("tokens", "window", "budget"), [(1, 1, 1), (2, 1, 1), (7, 7, 7), (8, 7, 7), (9, 4, 4), (5, 9, 9)]
-)
-def test_edges_of_window_and_budget(name, tokens, window, budget):
-    selection = parse_method(name).with_window(window).select(random_layer(tokens=tokens), budget)
-    assert selection.counts.tolist() == [min(budget, tokens)] * 2
-    assert selection.mask[:, max(tokens - window, 0) :].all()
-
-
-@pytest.mark.parametrize(("kv_heads", "group"), [(1, 1), (1, 8), (2, 1), (3, 4), (2, 7)])
-def test_every_grouping_of_heads(kv_heads, group):
-    layer = random_layer(kv_heads=kv_heads, group=group)
-    for name in SCORED:
-        selection = parse_method(name).with_window(3).select(layer, 13)
-        assert selection.counts.tolist() == [13] * kv_heads
 
 
 @pytest.mark.parametrize("name", ["keydiff", "snapkv", "snapkv+mixkv", "snapkv+ecokv"])
@@ -161,14 +92,14 @@ def test_fidelity_of_ragged_heads_equals_that_of_each_head_alone():
 
 
 def test_the_full_cache_is_perfect_and_no_method_keeps_more_mass_than_the_oracle():
-    layer = random_layer()
+    (layer,) = model_of(1)
     held_out = HeldOut(layer)
     full = held_out.judge(parse_method("full").select(layer, 1))
     torch.testing.assert_close(full.mass, torch.ones(2, dtype=torch.float64))
     assert (full.error < 1e-12).all()
     best = held_out.judge(parse_method("oracle").select(layer, 11)).mass
-    for name in SCORED:
-        kept = held_out.judge(parse_method(name).with_window(3).select(layer, 11)).mass
+    for name in UNIFORM:
+        kept = held_out.judge(at_window(name, 3).select(layer, 11)).mass
         assert (kept <= best + 1e-12).all()
 
 

@@ -62,12 +62,10 @@ class Mmr(Host):
 
     def score(self, asked: Candidates) -> torch.Tensor:
         """Ranks of the greedy choices; see `greedy_order`."""
-        from ecokv_cli.eviction.attention import window_rows
         from ecokv_cli.eviction.greedy import at_depth, greedy_order
-        from ecokv_cli.eviction.importance import last_queries
 
         layer = asked.layer
-        rows = window_rows(last_queries(layer, asked.window), layer.keys, layer.scaling, candidates=asked.count)
+        rows = _window_rows(asked)
         l1, l2 = (at_depth(values, self.profile, layer.index, layer.layers) for values in (self.l1, self.l2))
         return greedy_order(rows, asked.picks, l1, l2, aggregate=self.aggregate, unit=self.unit)
 
@@ -104,7 +102,7 @@ class Retentive(Host):
         """See `retention`."""
         from ecokv_cli.eviction.memory import retention
 
-        return retention(self._rows(asked), self.mix)
+        return retention(_window_rows(asked), self.mix)
 
     def reserve(self, layer: Layer) -> int:
         """What the state costs, in tokens."""
@@ -117,11 +115,14 @@ class Retentive(Host):
         from ecokv_cli.eviction.memory import remember
 
         layer, m = asked.layer, asked.count
-        return remember(layer.keys[:, :m], layer.values[:, :m], self._rows(asked), ~kept)
+        return remember(layer.keys[:, :m], layer.values[:, :m], _window_rows(asked), ~kept)
 
-    def _rows(self, asked: Candidates) -> torch.Tensor:
-        from ecokv_cli.eviction.attention import window_rows
-        from ecokv_cli.eviction.importance import last_queries
 
-        layer = asked.layer
-        return window_rows(last_queries(layer, asked.window), layer.keys, layer.scaling, candidates=asked.count)
+def _window_rows(asked: Candidates) -> torch.Tensor:
+    """Attention of every window row on every candidate."""
+    from ecokv_cli.eviction.attention import window_rows
+    from ecokv_cli.eviction.importance import last_queries, last_seen
+
+    layer, window = asked.layer, asked.window
+    queries, seen = last_queries(layer, window), last_seen(layer, window)
+    return window_rows(queries, layer.keys, layer.scaling, candidates=asked.count, seen=seen)
