@@ -1,17 +1,27 @@
-"""``ecokv analyze``: the geometry of dumped keys."""
+"""``ecokv analyze``: the geometry of dumped keys and values."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.cli import options as o
-from ecokv_cli.cli.common import FigureChoice, Findings, keep, layer_and_head, require_free
+from ecokv_cli.cli.common import (
+    FigureChoice,
+    Findings,
+    averaged,
+    keep,
+    layer_and_head,
+    open_samples,
+    require_free,
+    show_failures,
+)
 from ecokv_cli.cli.console import Screen, guarded, table
 from ecokv_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
 
 EXAMPLES = """Examples:
@@ -20,59 +30,80 @@ ecokv analyze                                  all layers of the latest run
 
 ecokv analyze ecokv-runs/my-run --layers 0-3,-1 --pca 0:0 --pca 3:1
 
+ecokv analyze runs/a runs/b --keep-going           samples of several runs, with intervals over samples
+
+ecokv analyze --figures lambda_by_layer,pca_scatter --width single
+
 ecokv analyze --booster "snapkv+ecokv[redundancy_map=exp]" --format pdf,svg --width single
 """
+
+
+SUMMARY = (
+    "cos_mean", "dist_mean", "dist_per_norm", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std",
+    "spearman",
+)  # fmt: skip
+"""Measures that are summarised over samples."""
 
 
 def analyze_step(
     screen: Screen,
     run: Run,
+    samples: Sequence[Dump],
     figures: FigureChoice,
     *,
     layers: str,
     heads: str,
-    limit: int | None,
     booster: str,
     window: int | None,
     pairs: int,
     seed: int,
     pca: Sequence[str],
+    keep_going: bool,
     force: bool,
 ) -> dict[str, Any]:
-    """Geometry of a run: tables, figures, report."""
+    """Geometry of samples: tables, figures, report."""
+    from ecokv_cli.dump.layers import choose_layers, left_out
     from ecokv_cli.dump.runs import parse_range
-    from ecokv_cli.eviction.spec import parse_methods
-    from ecokv_cli.figures.gallery import draw_analysis
-    from ecokv_cli.studies.analyze import AnalyzeSettings, analyze
+    from ecokv_cli.eviction.spec import parse_single
+    from ecokv_cli.figures.gallery import draw_analysis, undrawn
+    from ecokv_cli.studies.analyze import AnalyzeSettings
+    from ecokv_cli.studies.many import Handling, analyze_many
+    from ecokv_cli.studies.statistics import over_samples
 
     require_free(run, "analysis", force=force)
-    samples = run.samples()[:limit]
-    shape = samples[0].manifest.model
-    chosen = parse_range(layers, shape.layers, "layers")
-    chosen_heads = parse_range(heads, shape.kv_heads, "heads")
+    chosen = choose_layers(layers, samples[0])
+    chosen_heads = parse_range(heads, samples[0].manifest.model.kv_heads, "heads")
     planes = [layer_and_head("--pca", text, samples[0]) for text in pca] or _spread(chosen, chosen_heads[0])
     outside = [f"{layer}:{head}" for layer, head in planes if layer not in chosen or head not in chosen_heads]
     if outside:
         raise UsageError(f"--pca {outside[0]}: not among --layers {layers} and --heads {heads}")
-    method = parse_methods([booster], window)[0]
+    method = parse_single(booster)
+    method = method if window is None else method.with_window(window)
     settings = AnalyzeSettings(tuple(chosen), tuple(chosen_heads), method, pairs, seed, tuple(planes))
+    described = {
+        "layers": layers, "heads": heads,
+        "booster": method.name, "window": method.keep_window, "pairs": pairs, "seed": seed,
+        "pca": ", ".join(f"{layer}:{head}" for layer, head in planes), "width": figures.width,
+    }  # fmt: skip
+    parts = run.folder / ".analysis-parts"
     with screen.progress() as progress:
-        result = analyze(samples, settings, lambda done, total: progress("layers", done, total))
-        described = {
-            "layers": layers, "heads": heads,
-            "booster": method.name, "window": method.keep_window, "pairs": pairs, "seed": seed,
-            "pca": ", ".join(f"{layer}:{head}" for layer, head in planes), "width": figures.width,
-        }  # fmt: skip
+        how = Handling(parts, described, keep_going, lambda done, total: progress("samples", done, total))
+        found = analyze_many(samples, settings, how)
+        result = found.result
         progress("figures", 0, 1)
-        drawings = draw_analysis(result, figures.width)
-        findings = Findings("analysis", result.tables, result.layers, described, drawings)
-        summary = keep(run, samples, findings, figures, force=force)
+        drawings = draw_analysis(result, figures.width, figures.names["analysis"])
+        summed = over_samples(result.layers, ("model", "layer"), SUMMARY, seed)
+        findings = Findings("analysis", result.tables, result.layers, described, drawings, [summed], found.failed)
+        summary = keep(run, samples, findings, figures, force=force, finished=parts)
+    if found.reused:
+        screen.note(f"{found.reused} of {len(samples)} samples were analysed already")
+    for line in [left_out(samples[0]), *undrawn("analysis", figures.names["analysis"], drawings)]:
+        if line:
+            screen.note(line)
     shown = ("layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "spearman")
     titles = ("layer", "cos", "dist", "eff. rank", "r_euc", "λ ecokv", "λ mixkv", "ρ imp-div")
-    for name in result.layers.distinct("sample"):
-        rows = [[row[c] for c in shown] for row in result.layers.where(sample=name)]
-        screen.show(table(f"{name}: means over KV heads", titles, rows))
-    return summary
+    screen.show(table(*averaged(result.layers, summed, ("layer",), shown[1:], titles)))
+    return {**summary, "failed": found.failed}
 
 
 def _spread(layers: Sequence[int], head: int) -> list[tuple[int, int]]:
@@ -82,7 +113,7 @@ def _spread(layers: Sequence[int], head: int) -> list[tuple[int, int]]:
 
 @guarded
 def command(
-    path: o.RunPath = None,
+    paths: o.RunPaths = None,
     layers: o.Layers = "all",
     heads: o.Heads = "all",
     limit: o.Limit = None,
@@ -91,6 +122,8 @@ def command(
     pairs: o.Pairs = 20_000,
     pca: o.Pca = None,
     seed: o.Seed = 0,
+    keep_going: o.GoOn = False,
+    figure_names: o.Figures = "all",
     figure_format: o.Format = "pdf,png",
     width: o.Width = "double",
     force: o.Force = False,
@@ -99,17 +132,17 @@ def command(
     verbose: o.Verbose = False,
     debug: o.Debug = False,  # noqa: ARG001 - read by guarded
 ) -> None:
-    """Geometry of dumped keys: cosine and Euclidean statistics, PCA, redundancy, importance against diversity.
+    """Geometry of dumped keys and values: cosine and Euclidean statistics, PCA, redundancy, roles, regions, sinks.
 
     Works on a run of `ecokv dump`, without the model; tables, figures and report.html go into the run folder.
     """
-    from ecokv_cli.dump.runs import find_run
-
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
-    figures = FigureChoice.parse(figure_format, width)
+    figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis",))
+    run, samples = open_samples(paths, limit)
     summary = analyze_step(
-        screen, find_run(path), figures, layers=layers, heads=heads, limit=limit,
+        screen, run, samples, figures, layers=layers, heads=heads,
         booster=booster, window=window, pairs=pairs, seed=seed,
-        pca=pca or (), force=force,
+        pca=pca or (), keep_going=keep_going, force=force,
     )  # fmt: skip
     screen.finish(summary, f"report: {summary['report']}")
+    show_failures(screen, summary["failed"], len(samples))

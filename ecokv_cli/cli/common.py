@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import shutil
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.cli.console import command_line
-from ecokv_cli.errors import OutputError, UsageError
+from ecokv_cli.errors import EcokvError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
+    from ecokv_cli.cli.console import Screen
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.figures.drawing import Drawing
@@ -24,10 +26,12 @@ class FigureChoice:
 
     formats: tuple[str, ...]
     width: str
+    names: dict[str, tuple[str, ...]]
 
     @classmethod
-    def parse(cls, formats: str, width: str) -> FigureChoice:
-        """Check what ``--format`` and ``--width`` say, before anything is computed."""
+    def parse(cls, formats: str, width: str, figures: str = "all", kinds: Sequence[str] = ()) -> FigureChoice:
+        """Check what ``--format``, ``--width`` and ``--figures`` say, before anything is computed."""
+        from ecokv_cli.figures.registry import parse_figures
         from ecokv_cli.figures.style import KINDS, inches
 
         chosen = tuple(dict.fromkeys(part.strip().lower() for part in formats.split(",")))
@@ -35,18 +39,24 @@ class FigureChoice:
         if unknown:
             raise UsageError(f"--format '{unknown[0]}': unknown, choose from {', '.join(KINDS)}")
         inches(width)
-        return cls(chosen, width)
+        return cls(chosen, width, {kind: parse_figures(figures, kind) for kind in kinds})
 
 
 @dataclass(frozen=True)
 class Findings:
-    """What a study hands over to be written: all tables, the one that sums them up, settings and drawings."""
+    """What a study hands over to be written.
+
+    All tables, the one that sums them up, settings, drawings, tables that are also wanted as Markdown and LaTeX, and
+    the samples that were left out, with the reason.
+    """
 
     kind: str
     tables: Sequence[Table]
     overview: Table
     settings: dict[str, Any]
     drawings: Sequence[Drawing]
+    typeset: Sequence[Table] = ()
+    failed: dict[str, str] = field(default_factory=dict)
 
 
 def keep(
@@ -57,20 +67,30 @@ def keep(
     *,
     force: bool,
     extra: Callable[[Path], None] = lambda _: None,
+    finished: Path | None = None,
 ) -> dict[str, Any]:
-    """Write findings under their final name at once, then renew the report; returns the summary."""
+    """Write findings under their final name at once, then renew the report; returns the summary.
+
+    `finished` holds the parts of single samples, which are not needed once the whole is written.
+    """
     from ecokv_cli.dump.versions import versions
     from ecokv_cli.dump.writer import fresh_folder
     from ecokv_cli.figures.gallery import save_drawings
     from ecokv_cli.figures.run_report import write_run_report
     from ecokv_cli.studies.results import summarise, write_results
+    from ecokv_cli.studies.typeset import write_typeset
 
     summary = summarise(samples, command_line(), versions(), findings.settings, findings.overview)
+    summary["failed"] = findings.failed
     folder = run.folder / findings.kind
     with fresh_folder(folder, force=force) as partial:
-        write_results(partial, findings.tables, summary)
+        write_results(partial, [*findings.tables, *findings.typeset], summary)
+        for table in findings.typeset:
+            write_typeset(partial, table, table.columns)
         save_drawings(partial / "figures", findings.drawings, figures.formats)
         extra(partial)
+    if finished:
+        shutil.rmtree(finished, ignore_errors=True)
     report = write_run_report(run.folder)
     return {"run": str(run.folder), "folder": str(folder), "report": str(report), **summary}
 
@@ -80,6 +100,60 @@ def require_free(run: Run, kind: str, *, force: bool) -> None:
     folder = run.folder / kind
     if folder.exists() and not force:
         raise OutputError(f"{folder} exists; add --force to replace it")
+
+
+def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, list[Dump]]:
+    """The first run and the samples of all of them, each with a name of its own.
+
+    Raises
+    ------
+    UsageError
+        If the runs are of models of different shapes.
+    """
+    from ecokv_cli.dump.runs import find_run
+
+    runs = [find_run(path) for path in paths] if paths else [find_run(None)]
+    found = [(run, dump) for run in runs for dump in run.samples()]
+    names = [dump.manifest.sample for _, dump in found]
+    samples = [
+        dump if names.count(dump.manifest.sample) == 1 else _renamed(dump, f"{run.folder.name}--{dump.manifest.sample}")
+        for run, dump in found
+    ][:limit]
+    first = samples[0].manifest.model
+    for dump in samples:
+        model = dump.manifest.model
+        if (model.layers, model.kv_heads, model.query_heads) != (first.layers, first.kv_heads, first.query_heads):
+            raise UsageError(
+                f"{dump.folder}: {model.layers} layers x {model.kv_heads} KV heads, the first has {first.layers} x "
+                f"{first.kv_heads}; analyse them apart and use ecokv compare"
+            )
+    return runs[0], samples
+
+
+def _renamed(dump: Dump, name: str) -> Dump:
+    return replace(dump, manifest=replace(dump.manifest, sample=name))
+
+
+def averaged(
+    single: Table, summed: Table, by: Sequence[str], measures: Sequence[str], titles: Sequence[str]
+) -> tuple[str, Sequence[str], list[list[Any]]]:
+    """Title, columns and rows for the screen: the rows of a single sample, or means over several."""
+    names = single.distinct("sample")
+    if len(names) == 1:
+        return f"{names[0]}: means over KV heads", titles, [[row[c] for c in (*by, *measures)] for row in single]
+    lines: dict[tuple[Any, ...], dict[str, Any]] = {}
+    for row in summed:
+        lines.setdefault(tuple(row[c] for c in by), {})[str(row["measure"])] = row["mean"]
+    rows = [[*key, *(line.get(measure) for measure in measures)] for key, line in lines.items()]
+    return f"means over {len(names)} samples and KV heads; intervals in {summed.name}.csv", titles, rows
+
+
+def show_failures(screen: Screen, failed: dict[str, str], total: int) -> None:
+    """Say what was left out, and end with an error if anything was."""
+    for sample, reason in failed.items():
+        screen.note(f"{sample}: left out, {reason}")
+    if failed:
+        raise EcokvError(f"{len(failed)} of {total} samples failed and are left out")
 
 
 def layer_and_head(option: str, text: str, dump: Dump) -> tuple[int, int]:

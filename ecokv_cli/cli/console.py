@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import shlex
 import signal
 import sys
+import traceback
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
@@ -36,6 +39,15 @@ class Screen:
         self.as_json = as_json
         self.out = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
         self.err = Console(stderr=True, highlight=False)
+        self.hears = logging.INFO
+        log = logging.getLogger("ecokv_cli")
+        log.handlers, log.propagate = [_Lines(self)], False
+        log.setLevel(logging.INFO)
+
+    def say(self, text: str) -> None:
+        """Print one line of data on stdout, unless JSON was asked for."""
+        if not self.as_json:
+            self.out.print(text, markup=False, soft_wrap=True)
 
     def note(self, text: str) -> None:
         """Say something the user should know, unless quiet."""
@@ -59,12 +71,15 @@ class Screen:
             import json
 
             sys.stdout.write(json.dumps(summary, ensure_ascii=False, indent=1) + "\n")
-        if not self.quiet:
+        if closing and not self.quiet:
             self.err.print(closing, markup=False, soft_wrap=True)
 
     @contextmanager
     def progress(self) -> Iterator[Callable[[str, int, int], None]]:
-        """A progress display on stderr; call it with a phase, how much is done, and how much there is."""
+        """A progress display on stderr; call it with a phase, how much is done, and how much there is.
+
+        Where there is no terminal a verbose run says one line as each phase begins.
+        """
         columns = (
             SpinnerColumn(),
             TextColumn("{task.description}"),
@@ -79,9 +94,25 @@ class Screen:
             def show(phase: str, done: int, total: int) -> None:
                 if phase not in tasks:
                     tasks[phase] = display.add_task(phase, total=total)
+                    if hidden:
+                        self.detail(phase)
                 display.update(tasks[phase], completed=done, total=total)
 
             yield show
+
+
+class _Lines(logging.Handler):
+    """What the rooms log, as lines on the screen."""
+
+    def __init__(self, screen: Screen) -> None:
+        super().__init__()
+        self.screen = screen
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.levelno >= logging.WARNING:
+            self.screen.note(record.getMessage())
+        elif record.levelno >= self.screen.hears and not self.screen.quiet:
+            self.screen.err.print(record.getMessage(), markup=False, soft_wrap=True)
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1) -> list[RichTable]:
@@ -132,14 +163,15 @@ def guarded(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
     @functools.wraps(function)
     def run(*arguments: Arguments.args, **options: Arguments.kwargs) -> None:
-        signal.signal(signal.SIGTERM, _terminated)
+        for name in ("SIGTERM", "SIGHUP"):
+            number = getattr(signal, name, None)
+            if number is not None and signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+                signal.signal(number, _terminated)
         try:
             function(*arguments, **options)
-        except EcokvError as error:
-            if options.get("debug"):
-                raise
-            _complain(str(error))
-            raise typer.Exit(error.exit_status) from None
+            sys.stdout.flush()
+        except typer.Exit:
+            raise
         except KeyboardInterrupt:
             _complain("interrupted; nothing unfinished was kept, run the same command again")
             raise typer.Exit(130) from None
@@ -147,11 +179,37 @@ def guarded(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
             # The reader went away; keep the interpreter from complaining when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(0) from None
-        except MemoryError:
-            _complain("out of memory; give a smaller image (--max-pixels) or a shorter prompt")
-            raise typer.Exit(1) from None
+        except Exception as error:
+            if options.get("debug"):
+                raise
+            _complain(_explain(error))
+            raise typer.Exit(error.exit_status if isinstance(error, EcokvError) else 1) from None
 
     return run
+
+
+def _explain(error: Exception) -> str:
+    """What an error says, on one line."""
+    if isinstance(error, EcokvError):
+        return str(error)
+    if _is_out_of_memory(error):
+        return "out of memory; give a smaller image (--max-pixels) or a shorter prompt"
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    text = " ".join(str(error).split())[:300]
+    return (
+        f"{type(error).__name__}: {text} ({Path(place.filename).name}, line {place.lineno}); "
+        f"this was not foreseen, please report it with what --debug shows"
+    )
+
+
+def _is_out_of_memory(error: Exception) -> bool:
+    """Python's own error, or torch's on a GPU and on a CPU; torch may not be imported here to ask."""
+    text = str(error)
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"
+        or (isinstance(error, RuntimeError) and ("can't allocate memory" in text or "not enough memory" in text))
+    )
 
 
 def _complain(text: str) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.cli import options as o
-from ecokv_cli.cli.common import FigureChoice, Findings, keep, layer_and_head, require_free
+from ecokv_cli.cli.common import (
+    FigureChoice,
+    Findings,
+    averaged,
+    keep,
+    layer_and_head,
+    open_samples,
+    require_free,
+    show_failures,
+)
 from ecokv_cli.cli.console import Screen, guarded, table
 from ecokv_cli.errors import UsageError
 
@@ -13,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.studies.tables import Table
 
@@ -26,33 +36,40 @@ ecokv evict -b 64 --method snapkv --method "snapkv+ecokv[window=4,alpha=0.5]"
 """
 
 
+SUMMARY = ("kept", "mass", "output_error", "output_cosine", "oracle_overlap")
+"""Measures that are summarised over samples."""
+
+
 def evict_step(
     screen: Screen,
     run: Run,
+    samples: Sequence[Dump],
     figures: FigureChoice,
     *,
     layers: str,
     heads: str,
-    limit: int | None,
     methods: Sequence[str],
     budgets: Sequence[str],
     window: int | None,
     head_scores: Path | None,
     focus: str | None,
     seed: int,
+    keep_going: bool,
     force: bool,
 ) -> dict[str, Any]:
-    """Simulated eviction on a run: tables, figures, report."""
+    """Simulated eviction on samples: tables, figures, report."""
     from ecokv_cli.dump.headscores import read_head_scores
+    from ecokv_cli.dump.layers import choose_layers, left_out
     from ecokv_cli.dump.masks import write_masks
     from ecokv_cli.dump.runs import parse_range
     from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_methods
-    from ecokv_cli.figures.gallery import draw_eviction
-    from ecokv_cli.studies.evict import EvictSettings, evict
+    from ecokv_cli.figures.gallery import draw_eviction, undrawn
+    from ecokv_cli.studies.evict import EvictSettings
+    from ecokv_cli.studies.many import Handling, evict_many
+    from ecokv_cli.studies.statistics import over_samples
 
     require_free(run, "eviction", force=force)
-    samples = run.samples()[:limit]
-    chosen = parse_range(layers, samples[0].manifest.model.layers, "layers")
+    chosen = choose_layers(layers, samples[0])
     chosen_heads = parse_range(heads, samples[0].manifest.model.kv_heads, "heads")
     middle = (chosen[len(chosen) // 2], chosen_heads[0])
     place = layer_and_head("--focus", focus, samples[0]) if focus else middle
@@ -67,32 +84,40 @@ def evict_step(
         place,
         read_head_scores(head_scores).for_model(samples[0].manifest.model, str(head_scores)) if head_scores else None,
     )
+    windows = {method.keep_window for method in settings.methods if not method.keeps_all}
+    described = {
+        "methods": ", ".join(m.name for m in settings.methods), "budgets": ", ".join(map(str, settings.budgets)),
+        "layers": layers, "heads": heads,
+        "window": window or f"each method's own ({', '.join(map(str, sorted(windows)))})",
+        "head scores": str(head_scores) if head_scores else None,
+        "focus": f"{place[0]}:{place[1]}", "seed": seed, "width": figures.width,
+    }  # fmt: skip
+    parts = run.folder / ".eviction-parts"
     with screen.progress() as progress:
-        result = evict(samples, settings, lambda done, total: progress("layers", done, total))
-        windows = {str(row["window"]) for row in result.methods}
-        described = {
-            "methods": ", ".join(m.name for m in settings.methods), "budgets": ", ".join(map(str, settings.budgets)),
-            "layers": layers, "heads": heads,
-            "window": window or f"each method's own ({', '.join(sorted(windows))})",
-            "head scores": str(head_scores) if head_scores else None,
-            "focus": f"{place[0]}:{place[1]}", "seed": seed, "width": figures.width,
-        }  # fmt: skip
+        identity = {**described, "table": None if settings.head_scores is None else settings.head_scores.tolist()}
+        how = Handling(parts, identity, keep_going, lambda done, total: progress("samples", done, total))
+        found = evict_many(samples, settings, how)
+        result = found.result
         progress("figures", 0, 1)
-        drawings = draw_eviction(result, samples, figures.width)
-        findings = Findings("eviction", result.tables, result.methods, described, drawings)
+        left = [dump for dump in samples if dump.manifest.sample not in found.failed]
+        drawings = draw_eviction(result, left, figures.width, figures.names["eviction"])
+        summed = over_samples(result.methods, ("model", "budget", "method", "window"), SUMMARY, seed)
+        findings = Findings("eviction", result.tables, result.methods, described, drawings, [summed], found.failed)
         summary = keep(
-            run, samples, findings, figures, force=force, extra=lambda folder: write_masks(folder, result.masks)
-        )
+            run, samples, findings, figures, force=force, finished=parts,
+            extra=lambda folder: write_masks(folder, result.masks),
+        )  # fmt: skip
+    if found.reused:
+        screen.note(f"{found.reused} of {len(samples)} samples were done already")
     if window is None and len(windows) > 1:
         screen.note("methods have windows of their own, so rows are not matched; --window W sets all alike")
-    for note in [*dict.fromkeys(str(row["note"]) for row in result.ledger if row["note"]), *_rounded(result.ledger)]:
+    notes = dict.fromkeys(str(row["note"]) for row in result.ledger if row["note"])
+    absent = undrawn("eviction", figures.names["eviction"], drawings)
+    for note in filter(None, [left_out(samples[0]), *notes, *_rounded(result.ledger), *absent]):
         screen.note(note)
-    shown = ("budget", "method", "window", "kept", "mass", "output_error", "output_cosine", "oracle_overlap")
     titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
-    for name in result.methods.distinct("sample"):
-        rows = [[row[c] for c in shown] for row in result.methods.where(sample=name)]
-        screen.show(table(f"{name}: means over layers and KV heads", titles, rows, keys=2))
-    return summary
+    screen.show(table(*averaged(result.methods, summed, ("budget", "method", "window"), SUMMARY, titles), keys=2))
+    return {**summary, "failed": found.failed}
 
 
 def _rounded(ledger: Table) -> list[str]:
@@ -118,7 +143,7 @@ def parse_budgets(texts: Sequence[str]) -> list[int]:
 
 @guarded
 def command(
-    path: o.RunPath = None,
+    paths: o.RunPaths = None,
     budget: o.Budgets = None,
     method: o.Methods = None,
     window: o.Window = None,
@@ -128,6 +153,8 @@ def command(
     limit: o.Limit = None,
     focus: o.Focus = None,
     seed: o.Seed = 0,
+    keep_going: o.GoOn = False,
+    figure_names: o.Figures = "all",
     figure_format: o.Format = "pdf,png",
     width: o.Width = "double",
     force: o.Force = False,
@@ -142,13 +169,13 @@ def command(
 
     Works on a run of `ecokv dump`, without the model; tables, figures and report.html go into the run folder.
     """
-    from ecokv_cli.dump.runs import find_run
-
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
-    figures = FigureChoice.parse(figure_format, width)
+    figures = FigureChoice.parse(figure_format, width, figure_names, ("eviction",))
+    run, samples = open_samples(paths, limit)
     summary = evict_step(
-        screen, find_run(path), figures, layers=layers, heads=heads, limit=limit,
+        screen, run, samples, figures, layers=layers, heads=heads,
         methods=method or (), budgets=budget or (), window=window, head_scores=head_scores,
-        focus=focus, seed=seed, force=force,
+        focus=focus, seed=seed, keep_going=keep_going, force=force,
     )  # fmt: skip
     screen.finish(summary, f"report: {summary['report']}")
+    show_failures(screen, summary["failed"], len(samples))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ecokv_cli import __version__
-from ecokv_cli.cli import analyze, dump, evict, headscores, methods, route, run
+from ecokv_cli.cli import analyze, dump, evaluate, evict, headscores, info, methods, route, run, validate
 
 EXAMPLES = """Examples:
 
@@ -49,6 +49,10 @@ def root(
 
     dump runs a model once and writes what its cache holds; analyze and evict work on that; run does all three.
 
+    evaluate decodes on evicted caches and reports accuracy.
+
+    info describes a run or the installation; validate checks every file of a dump.
+
     methods lists what can be simulated; headscores and route make a head-score table and a layer-wise route from dumps.
     """
 
@@ -56,7 +60,10 @@ def root(
 app.command("dump", epilog=dump.EXAMPLES)(dump.command)
 app.command("analyze", epilog=analyze.EXAMPLES)(analyze.command)
 app.command("evict", epilog=evict.EXAMPLES)(evict.command)
+app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.command)
 app.command("run", epilog=run.EXAMPLES)(run.command)
+app.command("info", epilog=info.EXAMPLES)(info.command)
+app.command("validate", epilog=validate.EXAMPLES)(validate.command)
 app.command("methods", epilog=methods.EXAMPLES)(methods.command)
 app.command("headscores", epilog=headscores.EXAMPLES)(headscores.command)
 app.command("route", epilog=route.EXAMPLES)(route.command)

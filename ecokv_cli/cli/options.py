@@ -169,6 +169,18 @@ Output = Annotated[
     ),
 ]
 Force = Annotated[bool, typer.Option("--force", help="Replace existing results.", rich_help_panel=OUTPUT)]
+RunPaths = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        help="Run folders, results go into the first; the latest under ./ecokv-runs if left out.", show_default=False
+    ),
+]
+GoOn = Annotated[
+    bool, typer.Option("--keep-going", help="Leave out a sample that fails, and say so; exit 1 at the end.")
+]
+Figures = Annotated[
+    str, typer.Option("--figures", help="all, none, or names, comma-separated.", rich_help_panel=OUTPUT)
+]
 Format = Annotated[
     str, typer.Option("--format", help="Figure files: any of pdf, png, svg, comma-separated.", rich_help_panel=OUTPUT)
 ]

@@ -42,6 +42,7 @@ def command(
     seed: o.Seed = 0,
     output: o.Output = None,
     force: o.Force = False,
+    figure_names: o.Figures = "all",
     figure_format: o.Format = "pdf,png",
     width: o.Width = "double",
     json: o.Json = False,
@@ -51,7 +52,7 @@ def command(
 ) -> None:
     """Dump, analyze and evict in one go, and say where the report is."""
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
-    figures = FigureChoice.parse(figure_format, width)
+    figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis", "eviction"))
     parse_budgets(budget or ())
     sample = choose_sample(images or (), prompt)
     choice = ModelChoice(model, revision, device, dtype, attn_implementation, trust_remote_code)
@@ -63,24 +64,16 @@ def command(
     )  # fmt: skip
     run = run_for(output, sample)
     dumped = dump_step(screen, run, sample, choice, settings, max_pixels=max_pixels, force=force)
+    samples = run.samples()
     analysis = analyze_step(
-        screen,
-        run,
-        figures,
-        layers=layers,
-        heads=heads,
-        limit=None,
-        booster="snapkv+ecokv",
-        window=window,
-        pairs=20_000,
-        seed=seed,
-        pca=(),
-        force=force,
-    )
+        screen, run, samples, figures, layers=layers, heads=heads,
+        booster="snapkv+ecokv", window=window, pairs=20_000, seed=seed,
+        pca=(), keep_going=False, force=force,
+    )  # fmt: skip
     eviction = evict_step(
-        screen, run, figures, layers=layers, heads=heads, limit=None,
-        methods=method or (), budgets=budget or (), window=window, head_scores=head_scores, focus=None,
-        seed=seed, force=force,
+        screen, run, samples, figures, layers=layers, heads=heads,
+        methods=method or (), budgets=budget or (), window=window, head_scores=head_scores,
+        focus=None, seed=seed, keep_going=False, force=force,
     )  # fmt: skip
     summary = {"dump": dumped, "analysis": analysis, "eviction": eviction, "report": eviction["report"]}
     screen.finish(summary, f"report: {eviction['report']}")

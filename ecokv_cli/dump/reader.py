@@ -1,4 +1,4 @@
-"""Reading a dump: one layer at a time, never all of them."""
+"""Reading a dump: one layer at a time, never all of them. Without asking for a layer, torch is not imported."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-
 from ecokv_cli.dump.schema import LayerFile, Manifest
+from ecokv_cli.dump.tensors import shape_fault
 from ecokv_cli.errors import DumpError
-from ecokv_cli.eviction.layer import Layer
-from ecokv_cli.geometry.similarity import working
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,8 +16,10 @@ if TYPE_CHECKING:
 
     import torch
 
+    from ecokv_cli.eviction.layer import Layer
+
 NEEDED = ("keys", "values", "window_queries", "decode_queries", "decode_keys", "decode_values")
-OPTIONAL = ("received_attention", "prerope_keys")
+OPTIONAL = ("window_mask", "received_attention", "prerope_keys")
 
 
 @dataclass(frozen=True)
@@ -30,19 +29,41 @@ class Dump:
     folder: Path
     manifest: Manifest
 
+    @property
+    def full_layers(self) -> tuple[int, ...]:
+        """Numbers of the layers that can be analysed: those whose cache keeps the whole prompt."""
+        return tuple(record.index for record in self.manifest.layers if record.kind == "full")
+
+    @property
+    def windows(self) -> dict[int, int]:
+        """Numbers of the sliding-window layers, which are left out, and their windows."""
+        return {record.index: record.window for record in self.manifest.layers if record.window is not None}
+
     def layer(self, index: int) -> Layer:
         """Layer `index` in working precision (half precision becomes fp32), checked to be finite.
 
         Raises
         ------
         DumpError
-            If the file is missing, of another size than the manifest says, or not readable.
+            If it is a sliding-window layer, the file is missing, of another size than the manifest says, or not
+            readable, or a tensor has another shape.
         NonFiniteError
             If a tensor holds NaN or infinity.
         """
+        from ecokv_cli.eviction.layer import Layer
+        from ecokv_cli.geometry.similarity import working
+
         record = self._record(index)
+        if record.kind != "full":
+            raise DumpError(
+                f"{self.folder}: layer {index} is a sliding window of {record.window} and does not keep the prompt; "
+                f"full-attention layers are {', '.join(map(str, self.full_layers))}"
+            )
         optional = [name for name in OPTIONAL if name in self.manifest.tensors]
         tensors = read_tensors(self.folder, record, (*NEEDED, *optional))
+        fault = shape_fault(self.manifest, record, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
+        if fault:
+            raise DumpError(f"{self.folder / record.file}: layer {index}: {fault}; dump the sample again")
         return Layer(
             index=index,
             layers=self.manifest.model.layers,
@@ -75,15 +96,17 @@ def open_dump(folder: Path) -> Dump:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DumpError(f"{folder}: no manifest.json, so this is no complete dump; run `ecokv dump` first") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DumpError(f"{path}: cannot be read ({error}); dump the sample again") from None
     return Dump(folder, Manifest.from_json(data, str(path)))
 
 
 def read_tensors(folder: Path, record: LayerFile, names: Iterable[str]) -> dict[str, torch.Tensor]:
     """Tensors of one layer file by name, as stored."""
+    from safetensors import SafetensorError, safe_open
+
     path = folder / record.file
-    if path.parent != folder or not path.is_file():
+    if not path.is_file():
         raise DumpError(f"{path}: layer {record.index} is missing; dump the sample again")
     size = path.stat().st_size
     if size != record.bytes:

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ecokv_cli.dump.claims import claimed, has_leftover
 from ecokv_cli.dump.reader import Dump, open_dump
-from ecokv_cli.errors import DumpError, UsageError
+from ecokv_cli.errors import DumpError, OutputError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 RUNS = Path("ecokv-runs")
 """Where runs go, and are looked for, unless a path is given."""
-
-_TEMPORARY = re.compile(r"\.(.+)\.(?:partial|old)-(\d+)")
-"""Folders that `dump.writer.fresh_folder` makes."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +31,8 @@ class Run:
         """Parent of the sample folders."""
         return self.folder / "dump"
 
-    def samples(self) -> list[Dump]:
-        """All complete samples, by name.
+    def sample_folders(self) -> list[Path]:
+        """Folders of all samples, by name, whatever they hold.
 
         Raises
         ------
@@ -45,7 +42,17 @@ class Run:
         folders = sorted(p for p in self.dump_folder.glob("*") if p.is_dir() and not p.name.startswith("."))
         if not folders:
             raise DumpError(f"{self.folder}: holds no dump; run `ecokv dump` first")
-        return [open_dump(folder) for folder in folders]
+        return folders
+
+    def samples(self) -> list[Dump]:
+        """All complete samples, by name.
+
+        Raises
+        ------
+        DumpError
+            If there is none, or one cannot be opened.
+        """
+        return [open_dump(folder) for folder in self.sample_folders()]
 
 
 def new_run(sample: str, root: Path = RUNS) -> Run:
@@ -94,30 +101,11 @@ def first_damage(dump: Dump) -> str:
 
 
 def clear_leftovers(folder: Path, names: Iterable[str]) -> None:
-    """Remove the temporary folders that a killed process left beside the samples called `names`.
-
-    Those of another process that still runs on this machine stay.
-    """
-    wanted = set(names)
-    for path in folder.glob(".*"):
-        match = _TEMPORARY.fullmatch(path.name)
-        if match and match[1] in wanted and not _belongs_to_another(int(match[2])):
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _belongs_to_another(process: int) -> bool:
-    """Whether another process of that number runs; assumed where asking would end it (Windows)."""
-    if process == os.getpid():  # numbers come again, in containers above all
-        return False
-    if os.name != "posix":
-        return True
-    try:
-        os.kill(process, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
+    """Remove what a killed process left beside the samples called `names`; what a running one holds stays."""
+    for final in (folder / name for name in names):
+        if has_leftover(final):
+            with suppress(OutputError), claimed(final):
+                pass
 
 
 def parse_range(text: str, count: int, what: str) -> list[int]:

@@ -7,17 +7,21 @@ from dataclasses import MISSING, dataclass, field
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
+from ecokv_cli.dump.checks import ROLES, first_fault
 from ecokv_cli.errors import DumpError
 
 SCHEMA_VERSION = "1.1"
 """Major.minor; a reader refuses another major version. Fields that came later than 1.0 have defaults."""
 
-ROLES = ("text", "image", "special")
-
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """Which model was run and how its attention is shaped."""
+    """Which model was run and how its attention is shaped.
+
+    `code` names files of the checkpoint whose code was run, with the start of their sha256; empty where none was.
+    `chat_template` is the sha256 of a template that was given in place of the model's own, empty where none was, and
+    `system` the system message put before each prompt, None where there is none.
+    """
 
     id: str
     revision: str | None
@@ -29,6 +33,9 @@ class ModelInfo:
     kv_heads: int
     head_dim: int
     remote_code: bool
+    code: tuple[str, ...] = ()
+    chat_template: str = ""
+    system: str | None = None
 
 
 @dataclass(frozen=True)
@@ -51,8 +58,8 @@ class ImageInfo:
 class ImageGrid:
     """How the tokens of one image tile lie on it, `rows` x `cols` cells in raster order from position `start`.
 
-    `box` is the part of the image that the grid covers, as fractions (x0, y0, x1, y1); `extra` counts tokens after
-    each row that belong to no cell (newline tokens).
+    `box` is the part of the image that the grid covers, as fractions (x0, y0, x1, y1), beyond 0 to 1 where the image
+    was padded; `extra` counts tokens after each row that belong to no cell (newline tokens).
     """
 
     image: int
@@ -108,7 +115,12 @@ class Decoded:
 
 @dataclass(frozen=True)
 class LayerFile:
-    """One layer's file, its size and checksum, the softmax scaling and non-finite entries per tensor (if any)."""
+    """One layer's file, its size and checksum, the softmax scaling and non-finite entries per tensor (if any).
+
+    `kind` is ``full``, or ``sliding`` where queries see only the last `window` positions, their own included. The file
+    of a sliding-window layer has keys and values alone, of the last ``window - 1`` positions of the prompt: what its
+    cache held. Such layers are never analysed.
+    """
 
     index: int
     file: str
@@ -116,6 +128,12 @@ class LayerFile:
     sha256: str
     scaling: float
     nonfinite: dict[str, int]
+    kind: str = "full"
+    window: int | None = None
+
+    def held(self, positions: int) -> range:
+        """Prompt positions whose keys and values are in the file, of a prompt of `positions`."""
+        return range(0 if self.window is None else max(positions - self.window + 1, 0), positions)
 
 
 @dataclass(frozen=True)
@@ -123,7 +141,8 @@ class Manifest:
     """Everything needed to read, reproduce and interpret a dump.
 
     `position_ids` holds one tuple per axis: one axis, or three where the model has three M-RoPE axes. `answers` and
-    `boxes` are what the sample's manifest knows; `settings` are those asked for (empty before format 1.1).
+    `boxes` are what the sample's manifest knows; `settings` are those asked for (empty before format 1.1). `grids` has
+    none of an image whose tokens could not be placed. `tensors` are those of every full-attention layer.
     """
 
     schema_version: str
@@ -177,7 +196,8 @@ class Manifest:
         Raises
         ------
         DumpError
-            If it is of another major version, or a field is missing or of the wrong kind; the field is named.
+            If it is of another major version, or a field is missing, of the wrong kind or does not fit the others; the
+            field is named.
         """
         if not isinstance(data, dict) or not isinstance(data.get("schema_version"), str):
             raise DumpError(f"{where}: not an ecokv manifest (no schema_version); dump the sample again")
@@ -188,20 +208,9 @@ class Manifest:
                 f"use the ecokv version that wrote it, or dump again"
             )
         manifest: Manifest = _read(cls, data, where, "manifest")
-        positions = len(manifest.tokens.ids)
-        columns = vars(manifest.tokens) | {f"position_ids[{i}]": a for i, a in enumerate(manifest.position_ids)}
-        for name, column in columns.items():
-            if len(column) != positions:
-                raise DumpError(
-                    f"{where}: {name} has {len(column)} entries, expected {positions}; "
-                    f"the manifest was edited or damaged"
-                )
-        for number, box in enumerate(manifest.boxes):
-            if not 0 <= box.image < len(manifest.images):
-                raise DumpError(
-                    f"{where}: boxes[{number}].image is {box.image}, there are {len(manifest.images)} images; "
-                    f"the manifest was edited or damaged"
-                )
+        fault = first_fault(manifest)
+        if fault:
+            raise DumpError(f"{where}: {fault}; the manifest was edited or damaged")
         return manifest
 
 
@@ -213,14 +222,23 @@ def _read(kind: Any, value: Any, where: str, path: str) -> Any:
     if origin is tuple:
         return _read_tuple(get_args(kind), value, where, path)
     if origin in (Union, UnionType):
-        inner = next(k for k in get_args(kind) if k is not type(None))
-        return None if value is None else _read(inner, value, where, path)
+        kind = next(k for k in get_args(kind) if k is not type(None))
+        return None if value is None else _read(kind, value, where, path)
     if kind is Any:
         return value
     wanted = dict if origin is dict else (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         raise DumpError(f"{where}: {path} is {type(value).__name__}, expected {getattr(kind, '__name__', kind)}")
-    return value
+    if origin is dict:
+        return {name: _read(get_args(kind)[1], inner, where, f"{path}.{name}") for name, inner in value.items()}
+    return _as_float(value, where, path) if kind is float else value
+
+
+def _as_float(value: float, where: str, path: str) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise DumpError(f"{where}: {path} is a whole number of hundreds of digits") from None
 
 
 def _read_object(kind: Any, value: Any, where: str, path: str) -> Any:

@@ -14,9 +14,6 @@ from ecokv_cli.errors import NonFiniteError
 if TYPE_CHECKING:
     from ecokv_cli.eviction.memory import Memory
 
-_FEW = 16
-"""Of N scores on a CPU, up to N / 16 come fastest from torch's topk, more from NumPy's partition."""
-
 
 @dataclass(frozen=True)
 class Selection:
@@ -98,15 +95,23 @@ def top_mask(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 def last_kept(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
-    """Value of the last score kept in each row, infinity where none is, ``[H]``."""
-    wanted, n = counts.tolist(), scores.shape[1]
-    most = max(wanted, default=0)
-    if scores.is_cpu and most * _FEW > n:
-        rows = zip(scores.numpy(), wanted, strict=True)
-        return scores.new_tensor([np.partition(row, n - count)[n - count] if count else np.inf for row, count in rows])
-    # Only values are taken: which of several equal entries topk returns is arbitrary.
-    best = torch.nn.functional.pad(scores.topk(most, dim=-1).values, (1, 0), value=torch.inf)
-    return best.gather(-1, counts[:, None])[:, 0]
+    """Value of the last score kept in each row, infinity where none is, ``[H]``.
+
+    By NumPy's partition, which takes a third of the time of torch's topk: no order among the kept is needed.
+    """
+    rows = zip(scores.cpu().numpy(), counts.tolist(), strict=True)
+    return scores.new_tensor([_highest(row, count) if count else np.inf for row, count in rows])
+
+
+def _highest(row: np.ndarray, rank: int) -> float:
+    """The value of the given rank, counted from 1 for the highest."""
+    if 8 * rank < len(row):
+        # Of a long row only what is above a guess is looked at, unless the guess from a sample was too high.
+        sample = row[::16]
+        top = row[row >= _highest(sample, min(rank // 8 + 16, len(sample)))]
+        row = top if len(top) >= rank else row
+    at = len(row) - rank
+    return float(np.partition(row, at)[at])
 
 
 def keep_everything(heads: int, tokens: int, window: int, device: torch.device, note: str) -> Selection:

@@ -36,6 +36,8 @@ class Drawing:
         The numbers that are drawn.
     caption
         How to read it: what the axes are, what high and low mean, caveats.
+    name
+        Its name in the list of figures; several drawings, of single samples or budgets, may share one.
     """
 
     stem: str
@@ -43,6 +45,7 @@ class Drawing:
     figure: Figure
     data: Table
     caption: str
+    name: str = ""
 
     def save(self, folder: Path, formats: Sequence[str] = FORMATS) -> list[Path]:
         """Write the figure and its data CSV into `folder`; see `style.save`."""

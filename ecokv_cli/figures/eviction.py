@@ -1,19 +1,30 @@
-"""Which tokens eviction keeps: by age, by role, and how far methods agree."""
+"""Which tokens eviction keeps: by role, and how far methods agree."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.colors import Normalize
-from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, averaged, legend_above, legend_height, letter, names, ordered, panel_grid
-from ecokv_cli.figures.style import FAINT, INK, SEQUENTIAL, inches, method_styles
+from ecokv_cli.figures.parts import (
+    WIDE,
+    at_budgets,
+    averaged,
+    evicting,
+    legend_above,
+    legend_height,
+    letter,
+    names,
+    ordered,
+    panel_grid,
+)
+from ecokv_cli.figures.roles import present_roles
+from ecokv_cli.figures.style import INK, SEQUENTIAL, inches, method_styles
+from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -21,85 +32,10 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
     from ecokv_cli.figures.parts import Array
-    from ecokv_cli.figures.style import Dash
     from ecokv_cli.studies.tables import Value
 
 _READABLE_CELL = 0.22
 """Inches; numbers are written into cells that are at least as wide."""
-
-
-_BUDGET_DASHES: tuple[Dash, ...] = (
-    "solid",
-    (0, (6, 1.2, 1, 1.2)),
-    (0, (3, 1.2)),
-    (0, (1, 1)),
-)
-
-
-@drawn
-def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
-    """Draw the share of positions kept against their age, one panel per method and one line per budget.
-
-    Parameters
-    ----------
-    recency
-        The `recency` table: bins from `age_low` to `age_high`, both included; age 0 is the last token of the prompt.
-        The full cache is left out.
-    width
-        See `style.inches`.
-    """
-    methods, budgets = _evicting(names(recency, "method")), ordered(recency, "budget")
-    means = recency.aggregate(("method", "budget", "age_low", "age_high"), "kept", lambda v: float(np.mean(v)))
-    data = Table("kept_by_age", ("method", "budget", "age_low", "age_high", "kept"))
-    for (method, budget, low, high), kept in means.items():
-        if method in methods:
-            data.add(method=method, budget=budget, age_low=low, age_high=high, kept=kept)
-    lows = ordered(data, "age_low")
-    edges = np.array([*lows, 1 + max(ordered(data, "age_high"))])
-    labels = [f"budget {budget:,}" for budget in budgets]
-    columns = 3 if inches(width) >= WIDE else 1 if len(methods) == 1 else 2
-    extra = legend_height(inches(width), labels) + 0.2
-    figure, axes = panel_grid(inches(width), len(methods), columns, 1.35, extra=extra, share="xy")
-    looks = _budget_looks(len(budgets))
-    for ax, method in zip(axes, methods, strict=True):
-        for other in methods if len(budgets) == 1 else ():
-            ax.stairs(_shares(data.where(method=other), lows), edges, baseline=None, color=FAINT, linewidth=0.8)
-        for budget, look in zip(budgets, looks, strict=True):
-            shares = _shares(data.where(method=method, budget=budget), lows)
-            ax.stairs(shares, edges, baseline=None, **look)
-        ax.set(xlim=(0, edges[-1]), ylim=(0, 1.04))
-        ax.set_title(method)
-        ax.grid(axis="y")
-    figure.supxlabel("age (positions before the last)", fontsize="medium")
-    figure.supylabel("share kept", fontsize="medium")
-    if len(budgets) > 1:
-        legend_above(figure, [Line2D([], [], **look) for look in looks], labels)
-    caption = (
-        f"Share of the positions that each method keeps{_at(budgets, 'line')}, by age: 0 is the last token of the "
-        "prompt. A line near 1 at the left means that recent tokens survive, which a protected window "
-        "forces for its own length; a level line means that age does not matter. Shares are means over "
-        f"{averaged(recency)} within each bin of ages."
-    )
-    if len(budgets) == 1:
-        caption += " Pale lines repeat the other methods."
-    return Drawing("kept_by_age", "Kept share by age", figure, data, caption)
-
-
-def _budget_looks(count: int) -> list[dict[str, Any]]:
-    """Lines from pale and dotted for the smallest budget to dark and solid for the largest."""
-    shades = mpl.colormaps[SEQUENTIAL](np.linspace(0, 0.75, count))[::-1]
-    dashes = [_BUDGET_DASHES[i % len(_BUDGET_DASHES)] for i in range(count)][::-1]
-    return [{"color": c, "linestyle": d, "linewidth": 1.2} for c, d in zip(shades, dashes, strict=True)]
-
-
-def _evicting(methods: list[str]) -> list[str]:
-    """The methods without the full cache, which keeps everything and would only take room."""
-    return [method for method in methods if method != "full"] or methods
-
-
-def _shares(rows: Table, lows: list[int]) -> Array:
-    by_age = rows.aggregate(("age_low",), "kept", lambda v: v[0])
-    return np.array([by_age.get((low,), math.nan) for low in lows], dtype=np.float64)
 
 
 @drawn
@@ -113,24 +49,24 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
     width
         See `style.inches`.
     """
-    methods, budgets = _evicting(names(roles, "method")), ordered(roles, "budget")
-    kinds = [role for role in ("text", "image", "special") if role in names(roles, "role")]
+    methods, budgets = evicting(names(roles, "method")), ordered(roles, "budget")
+    kinds = present_roles(roles)
     styles = method_styles(methods)
-    shares = roles.aggregate(("method", "budget", "role"), "share_of_role", lambda v: float(np.mean(v)))
-    data = Table("kept_by_role", ("method", "budget", "role", "share_of_role"))
-    for (method, budget, role), share in shares.items():
-        if method in methods:
-            data.add(method=method, budget=budget, role=role, share_of_role=share)
+    data = _role_shares(roles, methods)
+    several = len(roles.distinct("sample")) > 1
     columns = 2 if inches(width) >= WIDE else 1
     extra = legend_height(inches(width), methods) + 0.1
     figure, axes = panel_grid(inches(width), len(budgets), columns, 1.35, extra=extra, share="xy")
     bar = 0.84 / len(methods)
     for i, (ax, budget) in enumerate(zip(axes, budgets, strict=True)):
         for k, method in enumerate(methods):
-            heights = [shares.get((method, budget, role), math.nan) for role in kinds]
+            mine = data.where(method=method, budget=budget)
+            heights, low, high = (_by_role(mine, column, kinds) for column in ("share_of_role", "low", "high"))
             places = np.arange(len(kinds)) + bar * (k - (len(methods) - 1) / 2)
             color = styles[method].color
             ax.bar(places, heights, 0.9 * bar, facecolor=_pale(color), edgecolor=color, hatch=styles[method].hatch)
+            if several:
+                ax.vlines(places, low, high, color=INK, linewidth=1.0)
         blind = _blind_share(roles.where(budget=budget))
         if blind is not None:
             ax.axhline(blind, color=INK, linewidth=0.7, linestyle=(0, (4, 2)))
@@ -144,12 +80,28 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
     handles = [Patch(facecolor=_pale(s.color), edgecolor=s.color, hatch=s.hatch) for s in looks]
     legend_above(figure, handles, methods)
     caption = (
-        f"Share of the text, image and special tokens of the prompt that each method keeps{_at(budgets)}, as means "
-        f"over {averaged(roles)}. The dashed line is what a choice blind to roles would keep: bars above it mean that "
-        "a method favours the role, bars below that it sacrifices it. A role with few tokens, such as special, has "
-        "coarse shares."
+        f"Share of the text, image and special tokens of the prompt that each method keeps{at_budgets(budgets)}, as "
+        f"means over {averaged(roles)}. The dashed line is what a choice blind to roles would keep: bars above it mean "
+        "that a method favours the role, bars below that it sacrifices it. A role with few tokens, such as special, "
+        f"has coarse shares.{' Upright lines are 95 % bootstrap intervals over samples.' if several else ''}"
     )
     return Drawing("kept_by_role", "Kept share by role", figure, data, caption)
+
+
+def _role_shares(roles: Table, methods: list[str]) -> Table:
+    """Mean over samples of the share of each role, with its interval."""
+    where = ("method", "budget", "role")
+    data = Table("kept_by_role", (*where, "share_of_role", "low", "high", "samples"))
+    for row in over_samples(roles, where, ("share_of_role",)):
+        if row["method"] in methods:
+            ends = {"share_of_role": row["mean"], "low": row["low"], "high": row["high"], "samples": row["n"]}
+            data.add(**{c: row[c] for c in where}, **ends)
+    return data
+
+
+def _by_role(rows: Table, column: str, kinds: list[str]) -> Array:
+    found = rows.aggregate(("role",), column, lambda v: v[0])
+    return np.array([found.get((role,), math.nan) for role in kinds], dtype=np.float64)
 
 
 def _pale(color: str) -> tuple[float, float, float]:
@@ -159,10 +111,11 @@ def _pale(color: str) -> tuple[float, float, float]:
 
 
 def _blind_share(roles: Table) -> float | None:
-    """Share of all tokens that the methods which evict keep."""
+    """Share of all tokens that the methods which evict keep, mean over samples."""
     rows = [row for row in roles if row["method"] != "full" and row["kept_tokens"] is not None]
-    tokens = sum(float(cast("float", row["tokens"])) for row in rows)
-    return sum(float(cast("float", row["kept_tokens"])) for row in rows) / tokens if tokens else None
+    evicted = Table(roles.name, roles.columns, rows)
+    kept, tokens = (evicted.aggregate(("sample",), column, sum) for column in ("kept_tokens", "tokens"))
+    return float(np.mean([kept[sample] / tokens[sample] for sample in kept])) if kept else None
 
 
 @drawn
@@ -181,7 +134,7 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing | N
     Drawing or None
         None when fewer than two methods evict.
     """
-    methods = _evicting(list(dict.fromkeys([*names(overlap, "method_a"), *names(overlap, "method_b")])))
+    methods = evicting(list(dict.fromkeys([*names(overlap, "method_a"), *names(overlap, "method_b")])))
     if len(methods) < 2:
         return None
     budgets = ordered(overlap, "budget")
@@ -206,9 +159,10 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing | N
     if len(budgets) > 1:
         letter(axes, [f"budget {budget:,}" for budget in budgets])
     caption = (
-        f"Agreement of the kept sets of two methods as Jaccard index (shared over united positions){_at(budgets)}: "
-        f"1 means the same tokens, 0 none in common. It is averaged over {averaged(overlap)} and counts only positions "
-        "outside both windows, since a common window would make methods look more alike than they are."
+        "Agreement of the kept sets of two methods as Jaccard index (shared over united "
+        f"positions){at_budgets(budgets)}: 1 means the same tokens, 0 none in common. It is averaged over "
+        f"{averaged(overlap)} and counts only positions outside both windows, since a common window would make methods "
+        "look more alike than they are."
     )
     if cell < _READABLE_CELL:
         caption += " The numbers are in the data file, as the cells are too small for them."
@@ -246,7 +200,3 @@ def _matrix(ax: Axes, values: Array, methods: list[str], norm: Normalize, *, num
             light = norm(value) > 0.6 or np.isnan(value)
             ax.text(k, i, text, ha="center", va="center", fontsize=7, color=INK if light else "white")
     return mesh
-
-
-def _at(budgets: list[int], mark: str = "panel") -> str:
-    return f", at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else f", with one {mark} per budget"

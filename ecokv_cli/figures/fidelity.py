@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -23,6 +24,7 @@ from ecokv_cli.figures.parts import (
     whole,
 )
 from ecokv_cli.figures.style import inches, method_styles
+from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -30,10 +32,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ecokv_cli.figures.style import MethodStyle
+    from ecokv_cli.studies.tables import Value
 
 _MEASURES = {
     "mass": "attention mass kept ↑",
-    "output_error": "relative output error ↓",
+    "output_error": "output error ↓",
     "output_cosine": "output cosine ↑",
 }
 
@@ -61,24 +64,29 @@ def fidelity_by_budget(fidelity: Table, width: str | float = "double") -> Drawin
         f"Fidelity of the evicted cache {scope}, on held-out queries that had no part in choosing tokens: "
         "(a) attention mass that falls on kept tokens, (b) relative error of the attention output, (c) cosine of the "
         "output with that of the full cache; arrows say which way is better. Marks are means over "
-        f"{averaged(fidelity)}, bars span the middle half of them. The budget counts tokens per KV head and layer, "
-        f"window included.{_windows(fidelity)}"
+        f"{averaged(fidelity)}, thin bars span the middle half of {_spread_words(fidelity)}. The budget counts tokens "
+        f"per KV head and layer, window included.{_windows(fidelity)}"
     )
     return Drawing("fidelity_by_budget", "Fidelity on held-out queries", figure, data, caption)
 
 
+def _spread_words(fidelity: Table) -> str:
+    several = len(fidelity.distinct("sample")) > 1
+    return "them, thick bars the 95 % bootstrap interval of the mean over samples" if several else "them"
+
+
 def _summarise(fidelity: Table) -> Table:
-    """Mean and quartiles of every measure per method and budget."""
-    data = Table("fidelity_by_budget", ("method", "budget", "measure", "mean", "q25", "q75", "n"))
+    """Mean, quartiles and interval over samples of every measure per method and budget."""
     by = ("method", "budget")
+    data = Table("fidelity_by_budget", (*by, "measure", "mean", "low", "high", "samples", "q25", "q75", "n"))
     for measure in _MEASURES:
-        mean = fidelity.aggregate(by, measure, lambda v: float(np.mean(v)))
-        low = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.25)))
-        high = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.75)))
-        n = fidelity.aggregate(by, measure, len)
-        for key in mean:
-            values = {"mean": mean[key], "q25": low[key], "q75": high[key], "n": n[key]}
-            data.add(method=key[0], budget=key[1], measure=measure, **values)
+        first = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.25)))
+        third = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.75)))
+        count = fidelity.aggregate(by, measure, len)
+        for row in over_samples(fidelity, by, (measure,)):
+            key = (row["method"], row["budget"])
+            spread: dict[str, Value] = {"q25": first[key], "q75": third[key], "n": count[key], "samples": row["n"]}
+            data.add(**{c: row[c] for c in (*by, "measure", "mean", "low", "high")}, **spread)
     return data
 
 
@@ -115,6 +123,9 @@ def _line(ax: Axes, rows: Table, style: MethodStyle, aside: float) -> None:
     order = np.argsort(x)
     mean, low, high = (np.array(rows.numbers(c))[order] for c in ("mean", "q25", "q75"))
     ax.vlines(x[order], low, high, color=style.color, linewidth=0.7, alpha=0.8)
+    if rows.numbers("low"):
+        low, high = (np.array(rows.numbers(c))[order] for c in ("low", "high"))
+        ax.vlines(x[order], low, high, color=style.color, linewidth=1.8)
     ax.plot(x[order], mean, color=style.color, linestyle=style.dash, marker=style.marker, markerfacecolor=style.face)
 
 
@@ -130,8 +141,9 @@ def _dot_chart(data: Table, width: float) -> Figure:
     for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):
         for row in data.where(measure=measure):
             style, place = styles[str(row["method"])], methods.index(str(row["method"]))
-            low, mean, high = (float(cast("float", row[c])) for c in ("q25", "mean", "q75"))
+            low, mean, high, first, last = (_number(row[c]) for c in ("q25", "mean", "q75", "low", "high"))
             ax.hlines(place, low, high, color=style.color, linewidth=0.9)
+            ax.hlines(place, first, last, color=style.color, linewidth=2.2)
             ax.plot(mean, place, color=style.color, marker=style.marker, markerfacecolor=style.face, markersize=4.5)
             ax.annotate(f"{mean:.2f}", (1, place), (3, 0), ("axes fraction", "data"), "offset points", va="center")
         ax.set(xlabel=label, ylim=(len(methods) - 0.5, -0.5))
@@ -141,6 +153,10 @@ def _dot_chart(data: Table, width: float) -> Figure:
         ax.grid(axis="both")
     letter(axes)
     return figure
+
+
+def _number(value: Value) -> float:
+    return math.nan if value is None else float(cast("float", value))
 
 
 def _windows(fidelity: Table) -> str:

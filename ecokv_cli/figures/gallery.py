@@ -1,31 +1,28 @@
-"""The figures of each study, and the folder that keeps them with their captions."""
+"""The chosen figures of each study, and the folder that keeps them with their captions."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from PIL import Image
-
-from ecokv_cli.figures.eviction import kept_by_age, kept_by_role, overlap_matrix
-from ecokv_cli.figures.fidelity import fidelity_by_budget
-from ecokv_cli.figures.geometry import cosine_distribution, geometry_by_layer, pca_scatter
-from ecokv_cli.figures.overlay import GridImage, kept_over_image
-from ecokv_cli.figures.redundancy import lambda_by_layer, spearman_by_layer
+from ecokv_cli.figures.registry import FIGURES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
-    from ecokv_cli.dump.schema import ImageGrid
     from ecokv_cli.figures.drawing import Drawing
+    from ecokv_cli.figures.registry import FigureKind
     from ecokv_cli.studies.analyze import Analysis
     from ecokv_cli.studies.evict import Eviction
     from ecokv_cli.studies.tables import Table
 
 INDEX = "figures.json"
+
+SAMPLES = 3
+"""Figures of single samples are drawn for this many of them, the first ones."""
 
 
 @dataclass(frozen=True)
@@ -38,37 +35,34 @@ class Plate:
     caption: str
 
 
-def draw_analysis(result: Analysis, width: str) -> list[Drawing]:
-    """Figures of the geometry of every sample."""
-    drawings: list[Drawing | None] = []
-    samples = result.geometry.distinct("sample")
-    for sample in samples:
-        geometry, histogram, pca = (t.where(sample=sample) for t in (result.geometry, result.histogram, result.pca))
-        drawn = [
-            cosine_distribution(histogram, width) if len(histogram) else None,
-            geometry_by_layer(geometry, width),
-            pca_scatter(pca, width),
-            lambda_by_layer(geometry, width),
-            spearman_by_layer(geometry, width),
-        ]
-        drawings += _named(drawn, str(sample), alone=len(samples) == 1)
-    return [drawing for drawing in drawings if drawing]
+def draw_analysis(result: Analysis, width: str, chosen: Sequence[str] = tuple(FIGURES["analysis"])) -> list[Drawing]:
+    """Draw the chosen figures of the geometry: over all samples, or for the first `SAMPLES` where they show one.
+
+    Parameters
+    ----------
+    result
+        The tables.
+    width
+        See `style.inches`.
+    chosen
+        Names of figures, from `registry.parse_figures`; those of other studies are passed over.
+    """
+    samples = [str(sample) for sample in result.geometry.distinct("sample")]
+    return _draw("analysis", result, dict.fromkeys(samples), width, chosen)
 
 
-def draw_eviction(result: Eviction, samples: Sequence[Dump], width: str) -> list[Drawing]:
-    """Figures of the simulated eviction of every sample."""
-    drawings: list[Drawing | None] = []
-    for dump in samples:
-        name = dump.manifest.sample
-        drawn: list[Drawing | None] = [
-            fidelity_by_budget(result.fidelity.where(sample=name), width),
-            *_overlays(result.positions.where(sample=name), dump, width),
-            kept_by_age(result.recency.where(sample=name), width),
-            kept_by_role(result.roles.where(sample=name), width),
-            overlap_matrix(result.overlap.where(sample=name), width),
-        ]
-        drawings += _named(drawn, name, alone=len(samples) == 1)
-    return [drawing for drawing in drawings if drawing]
+def draw_eviction(
+    result: Eviction, samples: Sequence[Dump], width: str, chosen: Sequence[str] = tuple(FIGURES["eviction"])
+) -> list[Drawing]:
+    """Draw the chosen figures of the simulated eviction; as `draw_analysis`, with the dumps for their images."""
+    return _draw("eviction", result, {dump.manifest.sample: dump for dump in samples}, width, chosen)
+
+
+def undrawn(kind: str, chosen: Sequence[str], drawings: Sequence[Drawing]) -> list[str]:
+    """One line for each chosen figure of a study that could not be drawn, with what it would need."""
+    there = {drawing.name for drawing in drawings}
+    missing = [(name, figure) for name, figure in FIGURES[kind].items() if name in chosen and name not in there]
+    return [f"{name} is not drawn: it needs {figure.needs or 'rows in its tables'}" for name, figure in missing]
 
 
 def save_drawings(folder: Path, drawings: Iterable[Drawing], formats: Sequence[str]) -> None:
@@ -91,37 +85,33 @@ def load_plates(folder: Path) -> list[Plate]:
     ]
 
 
-def _named(drawings: Iterable[Drawing | None], sample: str, *, alone: bool) -> list[Drawing | None]:
-    """Put the sample's name before file names and headings where there are several samples."""
-    if alone:
-        return list(drawings)
-    return [d and replace(d, stem=f"{sample}-{d.stem}", title=f"{sample}: {d.title}") for d in drawings]
-
-
-def _overlays(positions: Table, dump: Dump, width: str) -> list[Drawing | None]:
-    """Kept positions over each image, on its finest grid."""
-    drawn: list[Drawing | None] = []
-    for number in range(len(dump.manifest.images)):
-        grids = [grid for grid in dump.manifest.grids if grid.image == number]
-        if not grids:
+def _draw(kind: str, result: object, dumps: dict[str, Any], width: str, chosen: Sequence[str]) -> list[Drawing]:
+    drawings: list[Drawing] = []
+    for name, figure in FIGURES[kind].items():
+        if name not in chosen:
             continue
-        grid = max(grids, key=lambda g: g.rows * g.cols)
-        cells = replace(
-            positions, rows=[row for row in positions if _on(grid, row["position"]) and row["row"] is not None]
-        )
-        page = _cropped(dump, grid)
-        budgets = [int(str(budget)) for budget in cells.distinct("budget")]
-        drawn += [kept_over_image(cells, page, budget=budget, image=number, width=width) for budget in budgets]
-    return drawn
+        tables = [getattr(result, table) for table in figure.tables]
+        made = _once(figure, tables, width) if figure.scope == "run" else _per_sample(figure, tables, dumps, width)
+        drawings += [replace(drawing, name=name) for drawing in made]
+    return drawings
 
 
-def _on(grid: ImageGrid, position: object) -> bool:
-    return isinstance(position, int) and 0 <= position - grid.start < grid.rows * (grid.cols + grid.extra)
+def _once(figure: FigureKind, tables: Sequence[Table], width: str, **more: object) -> list[Drawing]:
+    made = figure.draw(*tables, width=width, **more)
+    return [drawing for drawing in (made if isinstance(made, list) else [made]) if drawing]
 
 
-def _cropped(dump: Dump, grid: ImageGrid) -> GridImage:
-    """The part of the image that the grid covers."""
-    with Image.open(dump.folder / dump.manifest.images[grid.image].file) as image:
-        x0, y0, x1, y1 = grid.box
-        box = (round(x0 * image.width), round(y0 * image.height), round(x1 * image.width), round(y1 * image.height))
-        return GridImage(image.convert("RGB").crop(box), grid.rows, grid.cols)
+def _per_sample(figure: FigureKind, tables: Sequence[Table], dumps: dict[str, Any], width: str) -> Iterator[Drawing]:
+    """Drawings of the first samples, each with the sample in its file name and heading where there are several."""
+    for sample, dump in list(dumps.items())[:SAMPLES]:
+        more = {"dump": dump} if figure.scope == "dump" else {}
+        for drawing in _once(figure, [table.where(sample=sample) for table in tables], width, **more):
+            if len(dumps) == 1:
+                yield drawing
+                continue
+            caption = drawing.caption + f" Sample {sample}"
+            if len(dumps) > SAMPLES:
+                caption += f"; drawn for the first {SAMPLES} of {len(dumps):,} samples alone"
+            yield replace(
+                drawing, stem=f"{sample}-{drawing.stem}", title=f"{sample}: {drawing.title}", caption=f"{caption}."
+            )

@@ -6,6 +6,7 @@ import math
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
+from matplotlib.ticker import NullLocator
 
 from ecokv_cli.figures.style import QUIET, new_figure
 
@@ -88,6 +89,20 @@ def heat_map(axes: Axes, cells: Array, norm: Normalize, cmap: str) -> QuadMesh:
     return mesh
 
 
+def map_height(heads: int) -> float:
+    """Inches that a heads-by-layers map is tall."""
+    return float(np.clip(0.12 * heads, 0.46, 1.6))
+
+
+def round_limits(cells: Array) -> tuple[float, float]:
+    """The range of the defined cells, widened to tenths."""
+    defined = cells[np.isfinite(cells)]
+    if not defined.size:
+        return 0.0, 1.0
+    low, high = math.floor(10 * float(defined.min())) / 10, math.ceil(10 * float(defined.max())) / 10
+    return low, max(high, low + 0.1)
+
+
 def panel_grid(
     width: float,
     count: int,
@@ -108,6 +123,9 @@ def panel_grid(
     axes = figure.subplots(rows, columns, squeeze=False, sharex="x" in share, sharey="y" in share).ravel().tolist()
     for ax in axes[count:]:
         ax.set_visible(False)
+    for ax in axes[max(count - columns, 0) : count] if "x" in share else ():
+        # Shared axes name their ticks in the last row alone, where a column may end in an empty place.
+        ax.tick_params(labelbottom=True)
     return figure, axes[:count]
 
 
@@ -160,6 +178,37 @@ def averaged(table: Table) -> str:
     return "layers and KV heads" if samples == 1 else f"{samples:,} samples, layers and KV heads"
 
 
+def and_samples(table: Table) -> str:
+    """`` and 4 samples``, to follow what else a mean is taken over; empty for a single sample."""
+    samples = len(table.distinct("sample"))
+    return f" and {samples:,} samples" if samples > 1 else ""
+
+
+def log_axis(ax: Axes, values: Array) -> None:
+    """Give the y axis a logarithmic scale between the round numbers around the positive `values`, with plain ticks."""
+    defined = values[np.isfinite(values) & (values > 0)]
+    low, high = (float(defined.min()), float(defined.max())) if defined.size else (1.0, 10.0)
+    decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
+    steps = (1, 2, 5) if high / low < 200 else (1,)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    first = max(tick for tick in ticks if tick <= low)
+    last = min(tick for tick in ticks if tick >= high and tick > first)
+    ax.set(yscale="log", ylim=(first, last))
+    ax.yaxis.set_minor_locator(NullLocator())
+    shown = [tick for tick in ticks if first <= tick <= last]
+    ax.set_yticks(shown, [f"{tick:g}" for tick in shown])
+
+
 def counted(number: int, thing: str) -> str:
     """``1 head``, ``2 heads``."""
     return f"{number:,} {thing}" if number == 1 else f"{number:,} {thing}s"
+
+
+def evicting(methods: list[str]) -> list[str]:
+    """The methods without the full cache, which keeps everything and would only take room."""
+    return [method for method in methods if method != "full"] or methods
+
+
+def at_budgets(budgets: list[int], mark: str = "panel") -> str:
+    """At which budget, or what tells budgets apart; to follow a first clause."""
+    return f", at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else f", with one {mark} per budget"

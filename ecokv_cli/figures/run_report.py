@@ -8,17 +8,24 @@ from ecokv_cli.dump.runs import Run
 from ecokv_cli.figures.gallery import load_plates
 from ecokv_cli.figures.report import Section, TableView, write_report
 from ecokv_cli.studies.results import Results, read_results
+from ecokv_cli.studies.statistics import over_samples
+from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.studies.tables import Value
 
-LAYER_COLUMNS = (
-    "layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std",
+LAYER_MEASURES = (
+    "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std",
     "spearman",
 )  # fmt: skip
-METHOD_COLUMNS = ("budget", "method", "window", "kept", "mass", "output_error", "output_cosine", "oracle_overlap")
+METHOD_MEASURES = ("kept", "mass", "output_error", "output_cosine", "oracle_overlap")
+WITH_INTERVAL = ("cos_mean", "lambda_ecokv", "spearman", "mass", "output_error")
+"""Measures whose intervals are shown beside their means over samples."""
+
+ROWS = 100
 
 LAYER_CAPTION = (
     "Geometry of the keys per layer, means over KV heads. cos_mean: mean cosine of two different keys (1 = all point "
@@ -122,7 +129,7 @@ def _analysis(results: Results) -> Section:
     return Section(
         "Geometry",
         [f"Importance, diversity and lambda are those of {settings['booster']} with a window of {settings['window']}."],
-        [_view(results, "layers", LAYER_CAPTION, LAYER_COLUMNS, limit=100)],
+        [_view(results, "layers", LAYER_CAPTION, ("layer",), LAYER_MEASURES)],
         load_plates(results.folder / "figures"),
         "analysis/figures",
     )
@@ -133,7 +140,7 @@ def _eviction(results: Results) -> Section:
     return Section(
         "Eviction",
         [UNMATCHED] if len(windows) > 1 else [],
-        [_view(results, "methods", METHOD_CAPTION, METHOD_COLUMNS, limit=100)],
+        [_view(results, "methods", METHOD_CAPTION, ("budget", "method", "window"), METHOD_MEASURES)],
         load_plates(results.folder / "figures"),
         "eviction/figures",
     )
@@ -142,12 +149,28 @@ def _eviction(results: Results) -> Section:
 def _routing(results: Results) -> Section:
     settings = results.summary["settings"]
     text = f"Chosen on {settings['calibration']} samples, judged on {settings['evaluation']} others."
-    view = TableView(results.table("routes"), ROUTE_CAPTION, ROUTE_COLUMNS, 100, f"{results.folder.name}/routes.csv")
+    view = TableView(results.table("routes"), ROUTE_CAPTION, ROUTE_COLUMNS, ROWS, f"{results.folder.name}/routes.csv")
     return Section("Method by layer", [text], [view], load_plates(results.folder / "figures"), "routing/figures")
 
 
-def _view(results: Results, name: str, caption: str, columns: tuple[str, ...], limit: int) -> TableView:
-    table = results.table(name)
-    if len(table.distinct("sample")) > 1:
-        columns = ("sample", *columns)
-    return TableView(table, caption, columns, limit, f"{results.folder.name}/{name}.csv")
+def _view(results: Results, name: str, caption: str, by: tuple[str, ...], measures: tuple[str, ...]) -> TableView:
+    """One row per group; for several samples their means, with intervals where they matter most."""
+    table, file = results.table(name), f"{results.folder.name}/{name}.csv"
+    samples = len(table.distinct("sample"))
+    if samples == 1:
+        return TableView(table, caption, (*by, *measures), ROWS, file)
+    ends = {measure: (f"{measure}_low", f"{measure}_high") for measure in measures if measure in WITH_INTERVAL}
+    columns = [column for measure in measures for column in (measure, *ends.get(measure, ()))]
+    groups: dict[tuple[Value, ...], dict[str, Value]] = {}
+    for row in over_samples(table, by, measures):
+        measure = str(row["measure"])
+        group = groups.setdefault(tuple(row[c] for c in by), dict.fromkeys(columns))
+        group |= dict(zip((measure, *ends.get(measure, ())), (row["mean"], row["low"], row["high"]), strict=False))
+    means = Table(f"{name}_over_samples", (*by, *columns))
+    for key, numbers in groups.items():
+        means.add(**dict(zip(by, key, strict=True)), **numbers)
+    caption += (
+        f" Means over {samples:,} samples; low and high are the ends of the 95 % bootstrap interval of the mean over "
+        "samples. The file has every sample."
+    )
+    return TableView(means, caption, (), ROWS, file)

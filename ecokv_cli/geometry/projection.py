@@ -1,4 +1,4 @@
-"""Principal components of the keys of each head, and how many directions they really use."""
+"""Principal components of the vectors of each head, and how many directions they really use."""
 
 from __future__ import annotations
 
@@ -7,26 +7,18 @@ from dataclasses import dataclass
 import torch
 
 from ecokv_cli.geometry.similarity import working
-from ecokv_cli.geometry.spread import centred
 
 
 @dataclass(frozen=True)
-class Principal:
-    """Centred principal components, per head.
+class Spectrum:
+    """How the variance of each head is shared among its principal components.
 
     Attributes
     ----------
-    mean
-        ``[H, D]`` centroid of the vectors that were fitted.
-    components
-        ``[H, D, D]`` rows are unit directions by falling variance; the largest entry of each is positive, so
-        that figures do not flip between runs.
     ratios
-        ``[H, D]`` fp64 share of the variance along each, in [0, 1], summing to 1 (all 0 when all keys are equal).
+        ``[H, D]`` fp64 falling shares of the variance, in [0, 1], summing to 1 (all 0 when all vectors are equal).
     """
 
-    mean: torch.Tensor
-    components: torch.Tensor
     ratios: torch.Tensor
 
     @property
@@ -41,35 +33,59 @@ class Principal:
         squares = self.ratios.square().sum(-1)
         return torch.where(squares > 0, 1 / squares.clamp_min(1e-300), torch.zeros_like(squares))
 
+
+@dataclass(frozen=True)
+class Principal(Spectrum):
+    """Centred principal components.
+
+    Attributes
+    ----------
+    mean
+        ``[H, D]`` fp64 centroid of the vectors that were fitted.
+    components
+        ``[H, D, D]`` fp64 rows are unit directions by falling variance; the largest entry of each is positive, so
+        that figures do not flip between runs.
+    """
+
+    mean: torch.Tensor
+    components: torch.Tensor
+
     def project(self, vectors: torch.Tensor, count: int) -> torch.Tensor:
         """Coordinates ``[H, N, count]`` of `vectors` on the first `count` components of this fit."""
-        shifted = working(vectors) - self.mean[:, None]
-        return shifted @ self.components[:, :count].transpose(1, 2)
+        rows = working(vectors)
+        mean = self.mean[:, None].to(rows.dtype)
+        rest = (self.mean[:, None] - mean.double()).to(rows.dtype)
+        axes = self.components[:, :count].transpose(1, 2).to(rows.dtype)
+        return (rows - mean).sub_(rest) @ axes
 
 
-def principal_components(vectors: torch.Tensor) -> Principal:
-    """Eigen-decomposition of the population covariance of each head.
+def spectrum(covariance: torch.Tensor) -> Spectrum:
+    """Shares of the variance from covariances ``[H, D, D]``, by eigenvalues alone (no directions, so faster).
 
-    Parameters
-    ----------
-    vectors
-        ``[H, N, D]``.
-
-    Returns
-    -------
-    Principal
-        From the D x D covariance of the centred vectors (product in fp32, eigenvalues in fp64), so memory does not
-        grow with N beyond one copy. Ratios below about 1e-7 are rounding, not structure.
+    Ratios below about 1e-7 are rounding of the covariance, not structure.
     """
-    vectors = working(vectors)
-    spread = centred(vectors)
-    covariance = (spread.transpose(1, 2) @ spread).double() / vectors.shape[1]
-    values, vectors_ = torch.linalg.eigh(covariance)
-    values = values.flip(-1).clamp_min(0)
-    components = vectors_.transpose(1, 2).flip(1)
+    return Spectrum(_shares(torch.linalg.eigvalsh(covariance)))
+
+
+def principal_components(mean: torch.Tensor, covariance: torch.Tensor) -> Principal:
+    """Principal components from the centroids ``[H, D]`` and covariances ``[H, D, D]`` of `survey`.
+
+    The fit is that of the full cache; to show what a method keeps, project with the same fit.
+    """
+    values, vectors = torch.linalg.eigh(covariance)
+    components = vectors.transpose(1, 2).flip(1)
     lead = components.gather(-1, components.abs().argmax(dim=-1, keepdim=True))
-    components = components * torch.where(lead < 0, -1.0, 1.0)
+    return Principal(_shares(values), mean, components * torch.where(lead < 0, -1.0, 1.0))
+
+
+def participation_ratio(covariance: torch.Tensor) -> torch.Tensor:
+    """`Spectrum.participation_ratio` without eigenvalues: ``trace^2 / ||C||_F^2``, ``[H]``, 0 where C is 0."""
+    trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
+    squares = covariance.square().sum((-2, -1))
+    return torch.where(squares > 0, trace.square() / torch.where(squares > 0, squares, 1.0), 0.0)
+
+
+def _shares(rising: torch.Tensor) -> torch.Tensor:
+    values = rising.flip(-1).clamp_min(0)
     total = values.sum(-1, keepdim=True)
-    ratios = torch.where(total > 0, values / total.clamp_min(1e-300), torch.zeros_like(values))
-    mean = vectors.mean(dim=1, dtype=torch.float64)
-    return Principal(mean.to(vectors.dtype), components.to(vectors.dtype), ratios)
+    return torch.where(total > 0, values / torch.where(total > 0, total, 1.0), 0.0)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from ecokv_cli.geometry.similarity import cosine_moments
+from ecokv_cli.geometry.similarity import mean_cosine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 RedundancyMap = Literal["sigmoid", "sigmoid2", "exp", "inverse", "minmax"]
-REDUNDANCY_MAPS: tuple[str, ...] = get_args(RedundancyMap)
+REDUNDANCY_MAPS: tuple[RedundancyMap, ...] = get_args(RedundancyMap)
 
 _SCALED_MAPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sigmoid": lambda x: torch.sigmoid(-x),
@@ -40,7 +40,7 @@ def cosine_redundancy(units: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         ``[H]`` fp64 in [-1/(N-1), 1]; 1 = all keys point the same way.
     """
-    return cosine_moments(units).mean
+    return mean_cosine(units)
 
 
 def euclidean_redundancy(

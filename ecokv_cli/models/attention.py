@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.masking_utils import eager_mask
 
 from ecokv_cli.errors import UsageError
+from ecokv_cli.models.sliding import in_blocks, mask_or_none, needs_blocks
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -62,6 +63,9 @@ def _show(module: Any, query: Any, key: Any, mask: Any, options: dict[str, Any])
 
 def _sdpa(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
     _show(module, query, key, attention_mask, options)
+    window = options.get("sliding_window")
+    if window is not None and needs_blocks(query, key, attention_mask, window):
+        return in_blocks(module, query, key, value, window, options)
     return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
 
 
@@ -84,7 +88,7 @@ def use_backend(model: Any, backend: str) -> None:
     AttentionInterface.register("ecokv_sdpa", _sdpa)
     AttentionInterface.register("ecokv_eager", _eager)
     # Without a registered mask function transformers silently builds none at all.
-    AttentionMaskInterface.register("ecokv_sdpa", sdpa_mask)
+    AttentionMaskInterface.register("ecokv_sdpa", mask_or_none)
     AttentionMaskInterface.register("ecokv_eager", eager_mask)
     switch_attention(model, BACKENDS[backend])
 

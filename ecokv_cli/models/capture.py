@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,59 +12,19 @@ from transformers import DynamicCache
 
 from ecokv_cli.errors import ModelError
 from ecokv_cli.models.attention import recording
-from ecokv_cli.models.received import received_attention
+from ecokv_cli.models.recording import (
+    DecodeRecorder,
+    LayerRecord,
+    PrefillRecorder,
+    recorded_positions,
+    recorded_prerope,
+)
+from ecokv_cli.models.sliding import Held, hold, windows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Mapping
 
     from ecokv_cli.models.loading import LoadedModel
-
-
-@dataclass
-class _LayerRecord:
-    """What the attention calls of one layer have shown so far."""
-
-    window_queries: torch.Tensor
-    scaling: float
-    received: torch.Tensor | None
-    decode_queries: list[torch.Tensor] = field(default_factory=list)
-
-
-class _PrefillRecorder:
-    """Keeps the last `window` queries of every layer, and received attention if asked."""
-
-    def __init__(self, window: int, *, received: bool) -> None:
-        self.window = window
-        self.received = received
-        self.layers: dict[int, _LayerRecord] = {}
-
-    def see(self, module: Any, query: torch.Tensor, key: torch.Tensor, mask: Any, options: dict[str, Any]) -> None:
-        """Record one prefill call."""
-        index = module.layer_idx
-        if index in self.layers:
-            raise ModelError(f"layer {index} attends more than once per step, so its cache cannot be analysed")
-        n = query.shape[2]
-        sliding = options.get("sliding_window")
-        if sliding is not None and n > sliding:
-            raise ModelError(
-                f"layer {index} attends to the last {sliding} of {n} positions only (sliding window); "
-                f"give a prompt of at most {sliding} tokens"
-            )
-        scaling = float(options.get("scaling") or query.shape[-1] ** -0.5)
-        last = query[0, :, max(n - self.window, 0) :].clone(memory_format=torch.contiguous_format)
-        received = received_attention(query[0], key[0], mask, scaling) if self.received else None
-        self.layers[index] = _LayerRecord(last, scaling, received)
-
-
-class _DecodeRecorder:
-    """Appends the query of each decoded token to the layers of a prefill."""
-
-    def __init__(self, layers: dict[int, _LayerRecord]) -> None:
-        self.layers = layers
-
-    def see(self, module: Any, query: torch.Tensor, key: torch.Tensor, mask: Any, options: dict[str, Any]) -> None:  # noqa: ARG002
-        """Record one decoding call."""
-        self.layers[module.layer_idx].decode_queries.append(query[0, :, -1].clone())
 
 
 @dataclass
@@ -75,7 +34,9 @@ class Captured:
     Attributes
     ----------
     cache
-        The model's own cache: prompt and decoded tokens.
+        The model's own cache: prompt and decoded tokens; of sliding-window layers only their last ones.
+    sliding
+        What the cache of each sliding-window layer held after the prompt.
     positions
         ``[axes, N]`` position ids of the prompt.
     answer
@@ -91,7 +52,8 @@ class Captured:
     """
 
     cache: DynamicCache
-    records: dict[int, _LayerRecord]
+    sliding: dict[int, Held]
+    records: dict[int, LayerRecord]
     prerope: dict[int, torch.Tensor]
     positions: torch.Tensor
     prompt_tokens: int
@@ -103,8 +65,13 @@ class Captured:
     seconds: dict[str, float]
 
     def layer(self, index: int) -> tuple[dict[str, torch.Tensor], float]:
-        """Tensors of one layer by their dump names, without batch axis, and the softmax scaling."""
+        """Tensors of one layer by their dump names, without batch axis, and the softmax scaling.
+
+        Of a sliding-window layer there are only the keys and values that its cache held after the prompt.
+        """
         record, cached, n = self.records[index], self.cache.layers[index], self.prompt_tokens
+        if index in self.sliding:
+            return {"keys": self.sliding[index].keys, "values": self.sliding[index].values}, record.scaling
         keys, values = cached.keys[0], cached.values[0]
         queries = record.window_queries
         empty = queries.new_zeros(queries.shape[0], 0, queries.shape[2])
@@ -116,6 +83,8 @@ class Captured:
             "decode_keys": keys[:, n:],
             "decode_values": values[:, n:],
         }
+        if record.window_mask is not None:
+            tensors["window_mask"] = record.window_mask
         if record.received is not None:
             tensors["received_attention"] = record.received
         if index in self.prerope:
@@ -162,28 +131,32 @@ def capture(
     Raises
     ------
     ModelError
-        If a layer was not captured exactly once, or its cache is not the keys its attention used.
+        If a layer was not captured exactly once, its cache is not the keys its attention used, or every layer is a
+        sliding window that is shorter than the prompt.
     """
     model = loaded.model
     device = model.device
     inputs = {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in inputs.items()}
     n = inputs["input_ids"].shape[1]
     _forget_rope_deltas(model)
-    cache = DynamicCache()
+    cache = DynamicCache(config=model.config)
+    name = f"{loaded.info.id} ({loaded.info.architecture})"
+    windows = windows_of(cache, n + decode, name)
     forward = forward_with(model, cache)
-    recorder = _PrefillRecorder(window, received=received)
+    recorder = PrefillRecorder(window, windows, received=received)
     began = time.monotonic()
-    with _recorded_positions(model) as seen, _recorded_prerope(model, enabled=prerope) as before, recording(recorder):
+    with recorded_positions(model) as seen, recorded_prerope(model, n, enabled=prerope) as before, recording(recorder):
         logits = forward(**inputs)
     prefilled = time.monotonic()
     first = logits[0, -1]
-    _check(loaded, recorder.layers, cache, n)
+    _check(loaded, recorder.layers, cache, windows, n)
+    held = hold(cache, windows)
     last = seen[-1][..., -1:] if seen else torch.tensor([[n - 1]], device=device)
     positions = seen[-1].reshape(-1, n) if seen else torch.arange(n)[None]
     stop = set() if ignore_eos else end_ids(model, loaded.tokenizer)
     answer: list[int] = []
     steps = 0
-    with recording(_DecodeRecorder(recorder.layers)):
+    with recording(DecodeRecorder(recorder.layers)):
         for step in range(decode):
             token = logits[:, -1:].argmax(-1)
             answer.append(int(token))
@@ -195,7 +168,9 @@ def capture(
             steps += 1
     ended = bool(answer) and answer[-1] in stop
     seconds = {"prefill": prefilled - began, "decode": time.monotonic() - prefilled}
-    return Captured(cache, recorder.layers, before, positions.cpu(), n, answer, ended, steps, first, last, seconds)
+    return Captured(
+        cache, held, recorder.layers, before, positions.cpu(), n, answer, ended, steps, first, last, seconds
+    )
 
 
 def forward_with(model: Any, cache: DynamicCache) -> Callable[..., torch.Tensor]:
@@ -221,55 +196,16 @@ def _forget_rope_deltas(model: Any) -> None:
 
 
 def end_ids(model: Any, tokenizer: Any) -> set[int]:
+    """Tokens that end an answer."""
     ids = model.generation_config.eos_token_id
     if ids is None:
         ids = tokenizer.eos_token_id
     return set() if ids is None else set(ids) if isinstance(ids, list) else {ids}
 
 
-@contextmanager
-def _recorded_positions(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Position ids that the decoder's rotary embedding is given; the one place where every model has them right."""
-    seen: list[torch.Tensor] = []
-
-    def note(_: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
-        found = options.get("position_ids", arguments[1] if len(arguments) > 1 else None)
-        if isinstance(found, torch.Tensor):
-            seen.append(found)
-
-    rotary = [m for m in model.get_decoder().modules() if type(m).__name__.endswith("RotaryEmbedding")]
-    handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in rotary]
-    try:
-        yield seen
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _recorded_prerope(model: Any, *, enabled: bool) -> Iterator[dict[int, torch.Tensor]]:
-    """Keys before rotary embedding: the output of each layer's key norm, or of its key projection."""
-    keys: dict[int, torch.Tensor] = {}
-    handles = []
-    for module in model.get_decoder().modules() if enabled else ():
-        source = getattr(module, "k_norm", None) or getattr(module, "k_proj", None)
-        if source is None or not hasattr(module, "layer_idx"):
-            continue
-
-        def note(
-            _: Any, __: Any, output: torch.Tensor, index: int = module.layer_idx, dim: int = module.head_dim
-        ) -> None:
-            keys[index] = output[0].reshape(output.shape[1], -1, dim).transpose(0, 1)
-
-        handles.append(source.register_forward_hook(note))
-    try:
-        yield keys
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _check(loaded: LoadedModel, records: dict[int, _LayerRecord], cache: DynamicCache, n: int) -> None:
+def _check(
+    loaded: LoadedModel, records: dict[int, LayerRecord], cache: DynamicCache, windows: Mapping[int, int], n: int
+) -> None:
     info = loaded.info
     if sorted(records) != list(range(info.layers)):
         missing = sorted(set(range(info.layers)) - records.keys())
@@ -278,7 +214,8 @@ def _check(loaded: LoadedModel, records: dict[int, _LayerRecord], cache: Dynamic
             f"attention interface, so the model cannot be analysed"
         )
     for index in records:
-        found, wanted = tuple(cache.layers[index].keys.shape[:3]), (1, info.kv_heads, n)
+        held = min(n, windows[index] - 1) if index in windows else n
+        found, wanted = tuple(cache.layers[index].keys.shape[:3]), (1, info.kv_heads, held)
         if found != wanted:
             raise ModelError(
                 f"{info.id} ({info.architecture}): layer {index} caches keys of shape {found}, expected {wanted}; "

@@ -92,8 +92,10 @@ def write_dump(
         names: list[str] = []
         for index in range(info.layers):
             tensors, scaling = captured.layer(index)
-            names = list(tensors)
-            writer.add(index, {name: tensor.to(stored) for name, tensor in tensors.items()}, scaling)
+            held = captured.sliding.get(index)
+            names = names if held else list(tensors)
+            tensors = {name: tensor.to(stored) for name, tensor in tensors.items()}
+            writer.add(index, tensors, scaling, held.window if held else None)
             progress("write", index + 1, info.layers)
         manifest = Manifest(
             schema_version=SCHEMA_VERSION,

@@ -40,12 +40,15 @@ class Evicted:
         ``[H, K]`` bool, False where a shorter head is padded; None if none is.
     memory
         What remembers the evicted, for methods that have such a thing.
+    sliding
+        Whether this is a sliding-window layer, from which nothing is evicted.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
     valid: torch.Tensor | None
     memory: Memory | None
+    sliding: bool = False
 
     @property
     def bytes(self) -> int:
@@ -92,6 +95,12 @@ def compact(captured: Captured, index: int, selection: Selection) -> Evicted:
     return Evicted(keys, values, None if bool(valid.all()) else valid, selection.memory)
 
 
+def untouched(captured: Captured, index: int) -> Evicted:
+    """A sliding-window layer with what its cache held after the prompt."""
+    held = captured.sliding[index]
+    return Evicted(held.keys[None], held.values[None], None, None, sliding=True)
+
+
 def masked(captured: Captured, index: int, selection: Selection) -> Evicted:
     """The same on the full tensors: everything stays in place and the evicted are masked; for proofs, saves nothing."""
     layer, n = captured.cache.layers[index], captured.prompt_tokens
@@ -120,7 +129,7 @@ def decode_evicted(
     captured
         Its prefill; left as it is.
     layers
-        One entry per decoder layer.
+        One entry per decoder layer; of sliding-window layers what `untouched` gives.
     steps
         Most tokens to decode.
     ignore_eos
@@ -135,9 +144,11 @@ def decode_evicted(
     Decoding
         The answer; its first token comes from the prefill, which is the same for every method.
     """
-    cache = DynamicCache()
+    cache = DynamicCache(config=loaded.model.config)
     for index, layer in enumerate(layers):
         cache.update(layer.keys, layer.values, index)
+        if layer.sliding:
+            cache.layers[index].cumulative_length = captured.prompt_tokens
     forward = forward_with(loaded.model, cache)
     stop = set() if ignore_eos else end_ids(loaded.model, loaded.tokenizer)
     ids, seen = [int(captured.logits.argmax())], []
@@ -180,27 +191,30 @@ def register() -> None:
     AttentionMaskInterface.register("ecokv_eager_evicted", eager_mask)
 
 
-def _sdpa(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
+def _sdpa(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:  # noqa: ARG001
     layer = _active.get()[module.layer_idx]
     mask = _head_mask(layer, query, key)
-    output, weights = sdpa_attention_forward(
-        module, query, key, value, attention_mask if mask is None else mask, **options
-    )
+    output, weights = sdpa_attention_forward(module, query, key, value, mask, **options)
     return _with_memory(layer, query, output), weights
 
 
-def _eager(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:
+def _eager(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:  # noqa: ARG001
     layer = _active.get()[module.layer_idx]
     mask = _head_mask(layer, query, key)
+    added = None
     if mask is not None:
-        attention_mask = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min)
+        added = torch.zeros_like(mask, dtype=query.dtype).masked_fill_(~mask, torch.finfo(query.dtype).min)
     own = sys.modules[type(module).__module__].eager_attention_forward
-    output, weights = own(module, query, key, value, attention_mask, **options)
+    output, weights = own(module, query, key, value, added, **options)
     return _with_memory(layer, query, output), weights
 
 
 def _head_mask(layer: Evicted, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
-    """``[1, H_q, 1, K + t]``: kept prompt entries and everything decoded since; None if all may be seen."""
+    """``[1, H_q, 1, K + t]``: kept prompt entries and everything decoded since; None if all may be seen.
+
+    The one query of a step sees whatever its layer's cache holds, in sliding-window layers too; transformers' own mask
+    goes by the length of another layer and is not used.
+    """
     if layer.valid is None:
         return None
     decoded = key.shape[2] - layer.valid.shape[1]

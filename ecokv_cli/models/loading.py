@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.util
+import inspect
 import json
 import warnings
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils import logging
@@ -50,6 +54,7 @@ def load_model(
     *,
     revision: str | None = None,
     device: str = "auto",
+    device_map: str | None = None,
     dtype: str = "auto",
     backend: str = "sdpa",
     trust_remote_code: bool = False,
@@ -64,33 +69,46 @@ def load_model(
         Branch, tag or commit of a hub id.
     device
         ``auto`` takes the accelerator if there is one; else a torch device name.
+    device_map
+        How accelerate spreads the layers over several devices (``auto``, ``balanced``, ``sequential``); None puts the
+        whole model on `device`.
     dtype
         ``auto`` is float32 on a CPU, where half precision is far slower, and the checkpoint's own elsewhere.
     backend
         ``sdpa`` or ``eager``.
     trust_remote_code
-        Run code that comes with the checkpoint; recorded in the manifest.
+        Run code that comes with the checkpoint; the files are named in the manifest.
 
     Raises
     ------
     ModelError
         If nothing is found, it cannot be loaded, or it cannot be analysed.
     UsageError
-        For an unknown device, dtype or back-end.
+        For an unknown device, dtype or back-end, or a revision of something that is no hub id.
+
+    Notes
+    -----
+    Weights are read from safetensors or GGUF files only: a pickled checkpoint can run code when it is opened.
     """
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     where, options = _locate(source)
+    if revision is not None and Path(source).exists():
+        raise UsageError(f"--revision {revision}: {source} is on the disk; revisions are for hub ids")
     options |= {"revision": revision, "trust_remote_code": trust_remote_code}
     target = _device(device)
-    with parsed_once(), warnings.catch_warnings():
+    weights = _weights(options, _dtype(dtype, target), device_map, device)
+    with parsed_once() if "gguf_file" in options else nullcontext(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = _guarded(source, AutoConfig.from_pretrained, where, **options)
         multimodal = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
         processor = _guarded(source, load_processor, where, config, multimodal=multimodal, **options)
         kind = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM
-        model = _guarded(source, kind.from_pretrained, where, dtype=_dtype(dtype, target), **options)
-    model = model.to(target).eval()
+        model, report = _guarded(
+            source, kind.from_pretrained, where, config=config, output_loading_info=True, **weights, **options
+        )
+    _require_all_weights(source, report)
+    model = (model if device_map else model.to(target)).eval()
     require_supported(model)
     use_backend(model, backend)
     tokenizer = getattr(processor, "tokenizer", processor)
@@ -115,6 +133,29 @@ def _locate(source: str) -> tuple[str, dict[str, Any]]:
     return source, {}
 
 
+def _weights(options: dict[str, Any], dtype: torch.dtype | str, device_map: str | None, device: str) -> dict[str, Any]:
+    """Options of ``from_pretrained`` that concern the weights."""
+    found: dict[str, Any] = {"dtype": dtype}
+    if "gguf_file" not in options:
+        found["use_safetensors"] = True
+    if device_map is not None:
+        if device != "auto":
+            raise UsageError(f"--device-map {device_map} and --device {device} exclude each other; leave one out")
+        if not importlib.util.find_spec("accelerate"):
+            raise UsageError(f"--device-map {device_map}: needs accelerate; pip install 'ecokv-cli[accelerate]'")
+        found["device_map"] = device_map
+    return found
+
+
+def _require_all_weights(source: str, report: dict[str, Any]) -> None:
+    """Refuse a checkpoint in which weights are missing: transformers would draw them at random."""
+    missing = sorted(report.get("missing_keys", ()))
+    if missing:
+        raise ModelError(
+            f"{source}: lacks {len(missing)} of its weights, such as {missing[0]}; get the checkpoint again"
+        )
+
+
 def _guarded(source: str, load: Any, *arguments: Any, **options: Any) -> Any:
     """Call a transformers loader; say in one line what it could not do."""
     try:
@@ -122,20 +163,34 @@ def _guarded(source: str, load: Any, *arguments: Any, **options: Any) -> Any:
     except ModelError:
         raise
     except ImportError as error:
-        extra = "ecokv-cli[gguf]" if "gguf" in str(error).lower() else "the package it names"
+        extra = "'ecokv-cli[gguf]'" if "gguf" in str(error).lower() else "the package it names"
         raise ModelError(f"{source}: {_short(error)}; install {extra}") from error
-    except (OSError, ValueError, KeyError, RuntimeError, TypeError) as error:
+    except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, SafetensorError) as error:
         text = str(error)
-        if "gated" in text.lower():
-            raise ModelError(f"{source}: gated; accept its licence on the hub and set HF_TOKEN") from error
-        if "trust_remote_code" in text:
-            raise ModelError(f"{source}: needs code of its own; read it, then add --trust-remote-code") from error
-        if "connect" in text or "offline" in text.lower() or "couldn't find" in text:
-            raise ModelError(
-                f"{source}: not in the local cache and the hub cannot be reached; "
-                f"download it where there is a network, or name a checkpoint folder"
-            ) from error
-        raise ModelError(f"{source}: cannot be loaded ({_short(error)})") from error
+        reason = next((reason for marks, reason in REASONS if any(mark in text for mark in marks)), None)
+        raise ModelError(f"{source}: {reason or f'cannot be loaded ({_short(error)})'}") from error
+
+
+REASONS = (
+    (("gated", "Gated"), "gated; accept its licence on the hub and set HF_TOKEN"),
+    (("trust_remote_code",), "needs code of its own; read it, then add --trust-remote-code"),
+    (
+        ("model.safetensors", "safetensors weights", "use_safetensors"),
+        "has no safetensors weights, and pickled ones are never opened, as they can run code; "
+        "save it again as safetensors, or name a revision that has them",
+    ),
+    (("valid git identifier", "RevisionNotFound"), "has no such --revision; name a branch, tag or commit of it"),
+    (
+        ("connect", "offline", "Offline", "couldn't find"),
+        "not in the local cache and the hub cannot be reached; "
+        "download it where there is a network, or name a checkpoint folder",
+    ),
+    (
+        ("valid model identifier", "Repository Not Found", "RepositoryNotFound"),
+        "the hub knows no such model, or it is private; check the name, or set HF_TOKEN",
+    ),
+)
+"""What transformers and the hub library say, by words in it, and what that means to the user."""
 
 
 def _short(error: BaseException) -> str:
@@ -180,4 +235,13 @@ def _describe(source: str, revision: str | None, model: Any, options: dict[str, 
         kv_heads=getattr(text, "num_key_value_heads", None) or queries,
         head_dim=head_dim,
         remote_code=bool(options["trust_remote_code"]),
+        code=_code(model),
     )
+
+
+def _code(model: Any) -> tuple[str, ...]:
+    """Names and digests of the files of the checkpoint whose code the model runs."""
+    kinds = {kind for part in model.modules() for kind in type(part).__mro__} | set(type(model.config).__mro__)
+    own = {kind for kind in kinds if kind.__module__.startswith("transformers_modules.")}
+    files = {Path(inspect.getfile(kind)) for kind in own}
+    return tuple(sorted(f"{file.name} {hashlib.sha256(file.read_bytes()).hexdigest()[:16]}" for file in files))

@@ -36,7 +36,8 @@ def load_processor(source: str, config: Any, *, multimodal: bool, **options: Any
         return AutoTokenizer.from_pretrained(source, **options)
     try:
         if _has_video_part(config) and not importlib.util.find_spec("torchvision"):
-            return _without_video(PROCESSOR_MAPPING[type(config)]).from_pretrained(source, **options)
+            kind = _without_video(PROCESSOR_MAPPING[type(config)])
+            return kind.from_pretrained(source, video_processor=None, **options)
         return AutoProcessor.from_pretrained(source, **options)
     except (ImportError, AttributeError, RuntimeError) as error:
         if importlib.util.find_spec("torchvision"):

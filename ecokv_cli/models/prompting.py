@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -68,15 +69,19 @@ def prepare(loaded: LoadedModel, images: Sequence[Image], prompt: str, *, templa
     if bos and rendered.startswith(bos):
         options["add_special_tokens"] = False
     try:
-        if loaded.multimodal:
-            inputs = loaded.processor(text=[rendered], images=list(images) or None, **options)
-        else:
-            inputs = loaded.tokenizer([rendered], **options)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of transformers' own code, which nobody here can help
+            if loaded.multimodal:
+                inputs = loaded.processor(text=[rendered], images=list(images) or None, **options)
+            else:
+                inputs = loaded.tokenizer([rendered], **options)
     except (ValueError, IndexError, TypeError, RuntimeError) as error:
         raise InputError(f"{loaded.info.id}: its processor refuses the input ({error})") from error
     if inputs["input_ids"].shape[-1] == 0:
         raise UsageError("the prompt gives no tokens; write one with --prompt")
-    return Prepared(dict(inputs), hashlib.sha256(rendered.encode()).hexdigest())
+    # Some processors (PaliGemma's) always add training labels; with them the model would compute a loss.
+    wanted = {name: value for name, value in inputs.items() if name != "labels"}
+    return Prepared(wanted, hashlib.sha256(rendered.encode()).hexdigest())
 
 
 def control_tokens(loaded: LoadedModel) -> list[str]:
@@ -101,5 +106,6 @@ def _rendered(loaded: LoadedModel, images: int, prompt: str) -> str:
 
 
 def _plain(loaded: LoadedModel, images: int, prompt: str) -> str:
-    placeholder = getattr(loaded.processor, "image_token", "")
+    # Gemma's templates place images with a token that its processor turns into image tokens.
+    placeholder = getattr(loaded.processor, "boi_token", None) or getattr(loaded.processor, "image_token", "")
     return str(placeholder) * images + prompt

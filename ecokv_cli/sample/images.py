@@ -27,6 +27,8 @@ MAX_ASPECT = 200
 
 _FOREIGN = ((b"%pdf-", "a PDF document"), (b"<svg", "an SVG drawing"), (b"<html", "a web page"))
 _OPAQUE = 255
+_MOST_PIXELS = 1 << 26
+"""Nothing is scaled up beyond this; Pillow refuses to read images a little larger."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class LoadedImage:
         return self.image.size
 
 
-def load_image(source: str | os.PathLike[str], max_pixels: int | None = None, frame: int = 0) -> LoadedImage:
+def load_image(
+    source: str | os.PathLike[str], max_pixels: int | None = None, frame: int = 0, min_pixels: int | None = None
+) -> LoadedImage:
     """Read one image from a file or, for ``-``, from standard input.
 
     Parameters
@@ -73,6 +77,8 @@ def load_image(source: str | os.PathLike[str], max_pixels: int | None = None, fr
         Larger images are scaled down to at most this many pixels, keeping the aspect ratio.
     frame
         Which frame of an animation or page of a TIFF to take, from 0.
+    min_pixels
+        Smaller images are scaled up to at least this many pixels, keeping the aspect ratio.
 
     Raises
     ------
@@ -80,10 +86,9 @@ def load_image(source: str | os.PathLike[str], max_pixels: int | None = None, fr
         If the file cannot be read, is no image of a supported format, is damaged or cut off, is beyond
         Pillow's limit of pixels, or is `MAX_ASPECT` or more times as long as wide.
     UsageError
-        If `max_pixels` is below 1 or the image has no such `frame`.
+        If `max_pixels` is below 1, `min_pixels` not between 1 and that, or the image has no such `frame`.
     """
-    if max_pixels is not None and max_pixels < 1:
-        raise UsageError(f"max pixels is {max_pixels}: give a number of pixels from 1 on")
+    _check_limits(min_pixels, max_pixels)
     name = display(source, "image")
     data = read_source(source, "image")
     if not data:
@@ -113,7 +118,17 @@ def load_image(source: str | os.PathLike[str], max_pixels: int | None = None, fr
     notes += dict.fromkeys(f"Pillow warns: {_one_line(warning.message)}" for warning in caught)
     original_size = image.size
     image = _scale_down(image, max_pixels, name, notes)
+    if min_pixels is not None and math.prod(original_size) < min_pixels:
+        image = _scale_up(image, min_pixels, max_pixels, notes)
     return LoadedImage(image, str(source), hashlib.sha256(data).hexdigest(), original_size, file_format, tuple(notes))
+
+
+def _check_limits(min_pixels: int | None, max_pixels: int | None) -> None:
+    if max_pixels is not None and max_pixels < 1:
+        raise UsageError(f"max pixels is {max_pixels}: give a number of pixels from 1 on")
+    most = min(max_pixels or _MOST_PIXELS, _MOST_PIXELS)
+    if min_pixels is not None and not 1 <= min_pixels <= most:
+        raise UsageError(f"min pixels is {min_pixels}: give a number of pixels from 1 to {most}")
 
 
 def _open_frame(data: bytes, frame: int, name: str, notes: list[str]) -> Image.Image:
@@ -197,6 +212,20 @@ def _scale_down(image: Image.Image, max_pixels: int | None, name: str, notes: li
     )
     _check_aspect(size, f"{name}, scaled to at most {max_pixels} pixels,")
     notes.append(f"scaled from {width} x {height} to {size[0]} x {size[1]} pixels (at most {max_pixels})")
+    return image.resize(size, Image.Resampling.LANCZOS)
+
+
+def _scale_up(image: Image.Image, min_pixels: int, max_pixels: int | None, notes: list[str]) -> Image.Image:
+    """Scale to at least `min_pixels` pixels, or as near as `max_pixels` lets."""
+    width, height = image.size
+    # Whole-number square roots, rounded up here.
+    size = (
+        math.isqrt((min_pixels * width - 1) // height) + 1,
+        math.isqrt((min_pixels * height - 1) // width) + 1,
+    )
+    if max_pixels is not None and size[0] * size[1] > max_pixels:
+        size = (math.isqrt(max_pixels * width // height), math.isqrt(max_pixels * height // width))
+    notes.append(f"scaled from {width} x {height} to {size[0]} x {size[1]} pixels (at least {min_pixels})")
     return image.resize(size, Image.Resampling.LANCZOS)
 
 

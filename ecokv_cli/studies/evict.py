@@ -11,6 +11,7 @@ import torch
 
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
 from ecokv_cli.eviction.spec import parse_method
+from ecokv_cli.studies.plane import PLANE, plane_rows
 from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class Eviction:
     roles: Table
     recency: Table
     overlap: Table
+    plane: Table
     masks: dict[str, dict[str, torch.Tensor]]
 
     @property
@@ -81,7 +83,16 @@ class Eviction:
     @property
     def tables(self) -> list[Table]:
         """All tables."""
-        return [self.methods, self.fidelity, self.ledger, self.positions, self.roles, self.recency, self.overlap]
+        return [
+            self.methods,
+            self.fidelity,
+            self.ledger,
+            self.positions,
+            self.roles,
+            self.recency,
+            self.overlap,
+            self.plane,
+        ]
 
 
 @dataclass
@@ -152,6 +163,7 @@ def evict(
         Table("roles", (*who, "method", "budget", "role", "tokens", "kept_tokens", "share_of_kept", "share_of_role")),
         Table("recency", (*who, "method", "budget", "age_low", "age_high", "kept")),
         Table("overlap", (*who, "budget", "method_a", "method_b", "jaccard")),
+        Table("plane", PLANE),
         {},
     )
     done, total = 0, len(samples) * len(settings.layers)
@@ -167,6 +179,9 @@ def evict(
 
 def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, settings: EvictSettings) -> None:
     held_out = HeldOut(layer)
+    if layer.index == settings.focus[0]:
+        for row in plane_rows(dump, layer, settings.focus[1]):
+            result.plane.add(**row)
     tally.heads += len(settings.heads)
     oracle = parse_method("oracle")
     best = {budget: oracle.select(layer, budget) for budget in settings.budgets}

@@ -8,9 +8,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2VLConfig, Qwen2VLForConditionalGeneration
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from ecokv_cli.tiny.documents import TILE, WORDS
+
+try:
+    from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+except ImportError:  # older transformers 5 have one class, which needs only Pillow
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import (
+        Qwen2VLImageProcessor as Qwen2VLImageProcessorPil,
+    )
 
 if TYPE_CHECKING:
     from transformers import Qwen2VLForConditionalGeneration as Model

@@ -9,11 +9,11 @@ import pytest
 
 
 @functools.cache
-def _drawing(name, size, width):
-    return album.draw(name, size, width)
+def _drawing(name, size, width, samples):
+    return album.draw(name, size, width, samples)
 
 
 @pytest.fixture
 def drawing():
     """`album.draw`, with every answer remembered."""
-    return lambda name, size=album.SIZES[0], width="double": _drawing(name, size, width)
+    return lambda name, size=album.SIZES[0], width="double", samples=1: _drawing(name, size, width, samples)

@@ -8,10 +8,13 @@ import synthetic
 from album import page
 from PIL import Image
 
-from ecokv_cli.figures.eviction import kept_by_age, kept_by_role, overlap_matrix
+from ecokv_cli.figures.cosines import cosine_distribution
+from ecokv_cli.figures.eviction import kept_by_role, overlap_matrix
 from ecokv_cli.figures.fidelity import fidelity_by_budget
-from ecokv_cli.figures.geometry import cosine_distribution, geometry_by_layer, pca_scatter
+from ecokv_cli.figures.geometry import geometry_by_layer
 from ecokv_cli.figures.overlay import GridImage, kept_over_image
+from ecokv_cli.figures.planes import kept_in_plane, pca_scatter
+from ecokv_cli.figures.recency import kept_by_age, kept_recent
 from ecokv_cli.figures.redundancy import lambda_by_layer, spearman_by_layer
 from ecokv_cli.studies.tables import Table
 
@@ -22,10 +25,11 @@ def labels(axis):
 
 def histogram(*shares):
     """One layer and head; shares fall into bins that start at -1 and are 0.5 wide."""
-    table = Table("cosine_histogram", ("model", "sample", "layer", "kv_head", "bin_low", "bin_high", "share"))
+    columns = ("model", "sample", "layer", "kv_head", "tensor", "bin_low", "bin_high", "share", "pairs", "exact")
+    table = Table("cosine_histogram", columns)
     for i, share in enumerate(shares):
         span = {"bin_low": -1 + i / 2, "bin_high": -0.5 + i / 2, "share": share}
-        table.add(model="m", sample="s", layer=0, kv_head=0, **span)
+        table.add(model="m", sample="s", layer=0, kv_head=0, tensor="keys", **span, pairs=10, exact=True)
     return table
 
 
@@ -58,7 +62,7 @@ def test_chosen_layers_keep_their_numbers():
 def test_profile_is_the_mean_over_heads():
     table = synthetic.geometry(6, 3)
     line = geometry_by_layer(table).figure.axes[0].lines[1].get_ydata()
-    assert line == pytest.approx([np.mean(table.where(layer=i).numbers("cos_mean")) for i in range(6)])
+    assert line == pytest.approx([np.mean(table.where(layer=i, tensor="keys").numbers("cos_mean")) for i in range(6)])
 
 
 def test_undefined_correlations_are_counted_and_left_out():
@@ -79,7 +83,7 @@ def test_no_correlation_at_all():
     drawing = spearman_by_layer(synthetic.undefine(synthetic.geometry(1, 1), (0, 0)))
     assert "no correlation is defined" in drawing.figure.axes[1].get_xlabel()
     assert "1 head of 1 is undefined" in drawing.caption
-    assert drawing.data.rows[0]["spearman_note"] == "importance is constant"
+    assert drawing.data.numbers("value") == []
 
 
 def test_components_name_their_share_and_have_one_scale():
@@ -152,6 +156,92 @@ def test_ages_run_to_the_start_of_the_prompt():
     steps = drawing.figure.axes[0].patches[-1].get_data()
     assert steps.edges[[0, 1, -1]].tolist() == [0, 7, len(synthetic.Prompt().roles)]
     assert steps.values.tolist() == drawing.data.where(method="snapkv").numbers("kept")
+
+
+def ages(sample, length, bins):
+    """A `recency` table of one method that keeps the ages below `length` / 2."""
+    table = Table("recency", ("model", "sample", "method", "budget", "age_low", "age_high", "kept"))
+    for low in range(0, length, bins):
+        high = min(low + bins, length) - 1
+        kept = sum(age < length / 2 for age in range(low, high + 1)) / (high - low + 1)
+        table.add(model="m", sample=sample, method="snapkv", budget=7, age_low=low, age_high=high, kept=kept)
+    return table
+
+
+def test_prompts_of_different_length_share_bins_of_ages():
+    table = ages("long", 30, 5)
+    table.rows += ages("short", 12, 2).rows
+    drawn = kept_by_age(table).data
+    assert drawn.numbers("age_low") == list(range(0, 30, 5))
+    assert drawn.numbers("age_high")[-1] == 29
+    assert drawn.numbers("samples") == [2, 2, 2, 1, 1, 1], "the short prompt has no such ages"
+    # The short prompt keeps ages 0 to 5: all of the first bin; its bin 4-5 gives one age to each side.
+    assert drawn.numbers("kept") == pytest.approx([1, (1 + 1 / 5) / 2, 0.5, 0, 0, 0])
+
+
+def test_recent_positions_are_counted_from_the_end():
+    table = synthetic.positions(("full", "snapkv", "keydiff"), 32)
+    drawing = kept_recent(table)
+    rows = drawing.data.where(method="snapkv")
+    assert rows.numbers("age_low") == rows.numbers("age_high") == list(range(64))
+    assert rows.numbers("kept") == table.where(method="snapkv", layer="all").numbers("kept")[:-65:-1]
+    assert "full" not in drawing.data.distinct("method")
+    short = synthetic.Prompt(rows=2, cols=3, text=5)
+    assert len(kept_recent(synthetic.positions(("snapkv",), 7, short)).data) == len(short.roles)
+
+
+def test_intervals_over_samples_are_drawn_where_there_are_several():
+    one, many = (synthetic.sampled(synthetic.recency(("snapkv",), (16,)), n) for n in (1, 5))
+    patches = [len(kept_by_age(table).figure.axes[0].patches) for table in (one, many)]
+    assert patches[1] == patches[0] + 1
+    roles = [kept_by_role(synthetic.sampled(synthetic.roles(("snapkv",), (16,)), n)) for n in (1, 5)]
+    assert [len(drawing.figure.axes[0].collections) for drawing in roles] == [0, 1]
+    assert "intervals over samples" in roles[1].caption
+    table = synthetic.sampled(synthetic.fidelity(3, 2, ("snapkv",), (16, 32)), 5)
+    row = fidelity_by_budget(table).data.where(budget=16, measure="mass").rows[0]
+    assert row["q25"] < row["low"] < row["mean"] < row["high"] < row["q75"]
+
+
+def test_kept_keys_stand_out_in_the_plane_of_all():
+    positions = synthetic.positions(("full", "snapkv", "keydiff"), 32)
+    drawing = kept_in_plane(synthetic.plane(), positions, budget=32)
+    axes = [ax for ax in drawing.figure.axes if ax.get_visible()]
+    assert [ax.get_title() for ax in axes] == ["snapkv", "keydiff"]
+    assert len({(ax.get_xlim(), ax.get_ylim()) for ax in axes}) == 1, "the same axes"
+    for ax in axes:
+        counts = [len(cloud.get_offsets()) for cloud in ax.collections]
+        assert counts[0] == len(synthetic.Prompt().roles) - 32, "evicted"
+        assert sum(counts[1:]) == 32
+    assert len(drawing.data.where(method="keydiff", kept=True)) == 32
+    assert drawing.figure.get_supxlabel() == "PC 1 (41.3 %)"
+    assert "KV head 1 of layer 3" in drawing.caption
+
+
+def test_plane_without_keys_or_methods():
+    positions = synthetic.positions(("full", "snapkv"), 32)
+    assert kept_in_plane(Table("plane", synthetic.plane().columns), positions, budget=32) is None
+    assert kept_in_plane(synthetic.plane(), positions, budget=31) is None
+    assert kept_in_plane(synthetic.plane(), synthetic.positions(("full",), 32), budget=32) is None
+
+
+def test_sharp_peaks_do_not_flatten_the_rest_of_a_ridge():
+    drawing = cosine_distribution(spike(0.9))
+    tops = drawing.figure.axes[0].lines[1].get_ydata()
+    assert tops.min() == pytest.approx(-0.9), "the cut peak"
+    whole = 0.9 * (0.1 / 19) / 0.9
+    assert tops[1:-2] == pytest.approx(-3.6 * whole, rel=1e-9), "the rest, taller than beside the whole peak"
+    assert "cut at 5 times the mean" in drawing.caption
+
+
+def spike(peak):
+    """Twenty bins, nearly everything in the last one."""
+    columns = ("model", "sample", "layer", "kv_head", "tensor", "bin_low", "bin_high", "share", "pairs", "exact")
+    table = Table("cosine_histogram", columns)
+    for i in range(20):
+        share = peak if i == 19 else (1 - peak) / 19
+        span = {"bin_low": -1 + i / 10, "bin_high": -0.9 + i / 10, "share": share}
+        table.add(model="m", sample="s", layer=0, kv_head=0, tensor="keys", **span, pairs=10, exact=True)
+    return table
 
 
 def test_a_choice_blind_to_roles_is_drawn():

@@ -5,6 +5,7 @@ import pytest
 import reference
 import torch
 from builders import random_layer
+from scipy import stats
 
 from ecokv_cli.geometry.correlation import rank_correlation
 from ecokv_cli.geometry.redundancy import (
@@ -69,3 +70,17 @@ def test_rank_correlation_equals_the_reference_with_ties():
 def test_undefined_correlations_say_why(first, reason):
     result = rank_correlation(torch.tensor(first), torch.arange(len(first[0]), dtype=torch.float32)[None])[0]
     assert (result.rho, result.p, result.note) == (None, None, reason)
+
+
+def test_p_values_equal_scipy():
+    generator = torch.Generator().manual_seed(0)
+    first, second = torch.randn(2, 5, 101, generator=generator).round(decimals=1)
+    for found, a, b in zip(rank_correlation(first, second), first.numpy(), second.numpy(), strict=True):
+        wanted = stats.spearmanr(a, b)
+        assert found.rho == pytest.approx(wanted.statistic, abs=1e-12)
+        assert found.p == pytest.approx(wanted.pvalue, rel=1e-9)
+
+
+def test_equal_orders_correlate_perfectly():
+    found = rank_correlation(torch.tensor([[1.0, 2, 3, 4]]), torch.tensor([[1.0, 8, 27, 64]]))[0]
+    assert (found.rho, found.p) == (1, 0)

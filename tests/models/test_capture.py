@@ -4,31 +4,31 @@ import inspect
 
 import pytest
 import torch
+from tiny_parts import PROMPT, inputs_of
+from tiny_qwen import QWEN
+from tiny_text import TEXT
+from tiny_vision import VISION
 from transformers import DynamicCache
 
 from ecokv_cli.eviction.attention import window_attention
 from ecokv_cli.models.capture import capture
 from ecokv_cli.models.prompting import prepare
 
-MULTIMODAL = ("shipped", "qwen2_vl", "llava_next")
-MODELS = (*MULTIMODAL, "llama", "smollm2")
-PROMPT = "what is the total?"
-
-
-def inputs_of(loaded, picture):
-    images = [picture] if loaded.multimodal else []
-    return prepare(loaded, images, PROMPT).inputs
+MODELS = ("shipped", *sorted((TEXT | QWEN | VISION).keys() - {"mistral_window"}), "smollm2")
+"""All but the one that has no layer to analyse on a prompt of this length."""
 
 
 def stock(loaded, inputs, backend, **options):
-    """The model's own forward with an unwrapped back-end."""
+    """What the model itself gives with an unwrapped back-end, and the cache it filled."""
     model = loaded.model
+    cache = DynamicCache(config=model.config)
+    name = "cache" if "cache" in inspect.signature(type(model).forward).parameters else "past_key_values"
     nested = "text_config" in model.config.sub_configs
     before = model.get_decoder().config._attn_implementation
     model.set_attn_implementation({"text_config": backend} if nested else backend)
     try:
         with torch.inference_mode():
-            return model(**inputs, use_cache=True, **options)
+            return model(**inputs, use_cache=True, **{name: cache}, **options), cache
     finally:
         model.set_attn_implementation({"text_config": before} if nested else before)
 
@@ -37,11 +37,9 @@ def stock(loaded, inputs, backend, **options):
 def test_keys_and_values_equal_the_cache_transformers_returns_bit_for_bit(name, loaded_model, picture):
     loaded = loaded_model(name)
     inputs = inputs_of(loaded, picture)
-    cache = DynamicCache()
-    name = "cache" if "cache" in inspect.signature(type(loaded.model).forward).parameters else "past_key_values"
-    logits = stock(loaded, inputs, "sdpa", **{name: cache}).logits
+    output, cache = stock(loaded, inputs, "sdpa")
     captured = capture(loaded, inputs, window=7, decode=1, ignore_eos=True)
-    assert captured.answer == [int(logits[0, -1].argmax())]
+    assert captured.answer == [int(output.logits[0, -1].argmax())]
     assert len(captured.records) == loaded.info.layers
     for index in range(loaded.info.layers):
         tensors, _ = captured.layer(index)
@@ -53,13 +51,14 @@ def test_keys_and_values_equal_the_cache_transformers_returns_bit_for_bit(name, 
 def test_window_scores_equal_the_rows_of_an_eager_model(name, loaded_model, picture):
     loaded = loaded_model(name)
     inputs = inputs_of(loaded, picture)
-    rows = stock(loaded, inputs, "eager", output_attentions=True).attentions
+    rows = stock(loaded, inputs, "eager", output_attentions=True)[0].attentions
     captured = capture(loaded, inputs, window=5, decode=0)
-    for index in range(loaded.info.layers):
+    for index in sorted(set(range(loaded.info.layers)) - captured.sliding.keys()):
         tensors, scaling = captured.layer(index)
         n = tensors["keys"].shape[1]
         group = loaded.info.query_heads // loaded.info.kv_heads
-        ours = window_attention(tensors["window_queries"], tensors["keys"], scaling, candidates=n)
+        seen = tensors.get("window_mask")
+        ours = window_attention(tensors["window_queries"], tensors["keys"], scaling, candidates=n, seen=seen)
         theirs = rows[index][0, :, -5:].mean(1).view(-1, group, n).mean(1)
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
@@ -101,7 +100,7 @@ def test_received_attention_is_the_column_sum_of_the_eager_matrix(name, loaded_m
     monkeypatch.setattr("ecokv_cli.models.received.BLOCK", 7)
     loaded = loaded_model(name)
     inputs = inputs_of(loaded, picture)
-    rows = stock(loaded, inputs, "eager", output_attentions=True).attentions
+    rows = stock(loaded, inputs, "eager", output_attentions=True)[0].attentions
     captured = capture(loaded, inputs, window=3, decode=0, received=True)
     for index in range(loaded.info.layers):
         tensors, _ = captured.layer(index)

@@ -6,15 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import reference
 from builders import random_layer
-from sklearn.metrics.pairwise import cosine_similarity
 
 from ecokv_cli.dump.reader import Dump
 from ecokv_cli.dump.schema import Decoded, Manifest, ModelInfo, Tokens
 from ecokv_cli.errors import DumpError, MethodError
-from ecokv_cli.eviction.method import parse_method, parse_methods
-from ecokv_cli.studies.analyze import GEOMETRY, AnalyzeSettings, analyze
+from ecokv_cli.eviction.spec import parse_method, parse_methods
 from ecokv_cli.studies.evict import EvictSettings, evict
 from ecokv_cli.studies.results import read_results, summarise, write_results
 from ecokv_cli.studies.tables import Table
@@ -49,71 +46,6 @@ def dump(tmp_path):
         decoded=Decoded((1, 2, 3, 4), ("a",) * 4, "aaaa", False), layers=(), seconds={}, versions={},
     )  # fmt: skip
     return FakeDump(tmp_path, manifest)
-
-
-def settings(**changes):
-    base = {
-        "layers": (0, 2),
-        "heads": (0, 1),
-        "method": parse_method("snapkv+ecokv"),
-        "pairs": 10_000,
-        "seed": 0,
-        "pca": ((2, 1),),
-    }
-    return AnalyzeSettings(**(base | changes))
-
-
-def test_geometry_rows_equal_their_definitions(dump):
-    result = analyze([dump], settings())
-    assert result.geometry.columns == GEOMETRY
-    assert [(r["layer"], r["kv_head"]) for r in result.geometry] == [(0, 0), (0, 1), (2, 0), (2, 1)]
-    row = result.geometry.rows[3]
-    keys = layer_of(2).keys
-    head = keys[1].numpy()
-    lengths, distances = np.linalg.norm(head, axis=1), np.linalg.norm(head - head.mean(0), axis=1)
-    cosines = cosine_similarity(head)[np.triu_indices(TOKENS, 1)]
-    wanted = {
-        "tokens": TOKENS, "zero_keys": 0, "cos_mean": np.mean(cosines), "cos_std": np.std(cosines),
-        "cos_q05": np.quantile(cosines, 0.05), "cos_q95": np.quantile(cosines, 0.95), "norm_mean": lengths.mean(),
-        "norm_std": lengths.std(), "norm_min": lengths.min(), "norm_max": lengths.max(), "dist_mean": distances.mean(),
-        "dist_rms": math.sqrt((distances**2).mean()), "dist_max": distances.max(), "r_cos": np.mean(cosines),
-    }  # fmt: skip
-    for name, value in wanted.items():
-        assert row[name] == pytest.approx(value, rel=1e-7), name
-    pca = reference.pca(head)
-    assert row["effective_rank"] == pytest.approx(pca["effective_rank"])
-    assert sum(row[f"pca_{i}"] for i in range(1, 6)) == pytest.approx(1)
-
-
-def test_lambda_and_correlation_equal_the_naive_reference(dump):
-    layer = layer_of(2)
-    window = 4
-    attention = reference.snapkv_importance(
-        layer.window_queries[:, -window:].numpy(), layer.keys.numpy(), layer.scaling
-    )
-    parts = reference.ecokv_score(attention, layer.keys.numpy(), layer.values.numpy(), window)
-    for row in analyze([dump], settings(layers=(2,))).geometry:
-        head = row["kv_head"]
-        assert row["lambda_ecokv"] == pytest.approx(parts["lambda"][head])
-        assert row["r_euc"] == pytest.approx(parts["r_euc"][head])
-        assert row["lambda_std"] == pytest.approx(parts["r_std"][head])
-        assert row["lambda_mixkv"] == pytest.approx(min(max(parts["r_cos"][head], 0), 1))
-        assert row["spearman"] == pytest.approx(reference.spearman(parts["I"][head], parts["S"][head]))
-        assert row["spearman_n"] == TOKENS - window
-
-
-def test_histogram_shares_sum_to_one_and_pca_covers_the_chosen_head(dump):
-    result = analyze([dump], settings())
-    for total in result.histogram.aggregate(("layer", "kv_head"), "share", sum).values():
-        assert total == pytest.approx(1, abs=1e-5)
-    assert {(r["layer"], r["kv_head"]) for r in result.pca} == {(2, 1)}
-    assert [r["role"] for r in result.pca] == list(ROLES)
-    assert np.var(result.pca.numbers("pc1")) > np.var(result.pca.numbers("pc2")) > 0
-
-
-def test_analysis_wants_an_ecokv_booster():
-    with pytest.raises(MethodError, match="needs an ecokv method"):
-        settings(method=parse_method("snapkv"))
 
 
 def run_evict(dump, **changes):
@@ -211,8 +143,6 @@ def test_tables_refuse_odd_rows_and_write_undefined_numbers_as_empty_cells(tmp_p
 
 
 def test_chosen_heads_are_the_rows_of_all_heads(dump):
-    whole, one = analyze([dump], settings()), analyze([dump], settings(heads=(1,)))
-    assert one.geometry.rows == whole.geometry.where(kv_head=1).rows
     every, single = run_evict(dump), run_evict(dump, heads=(1,))
     assert single.fidelity.rows == every.fidelity.where(kv_head=1).rows
     shares = single.positions.where(layer="all", method="snapkv[window=3]", budget=7).numbers("kept")

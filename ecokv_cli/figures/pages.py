@@ -1,0 +1,46 @@
+"""The images of a dump as backgrounds for what is kept of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from PIL import Image
+
+from ecokv_cli.figures.overlay import GridImage, kept_over_image
+from ecokv_cli.figures.parts import ordered
+from ecokv_cli.studies.tables import Table
+
+if TYPE_CHECKING:
+    from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.dump.schema import ImageGrid
+    from ecokv_cli.figures.drawing import Drawing
+
+
+def kept_over_images(positions: Table, dump: Dump, width: str | float = "double") -> list[Drawing | None]:
+    """Draw kept positions over each image of one sample, on its finest grid, once per budget; see `kept_over_image`."""
+    drawn: list[Drawing | None] = []
+    for number in range(len(dump.manifest.images)):
+        grids = [grid for grid in dump.manifest.grids if grid.image == number]
+        if not grids:
+            continue
+        grid = max(grids, key=lambda g: g.rows * g.cols)
+        rows = [row for row in positions if _on(grid, row["position"]) and row["row"] is not None]
+        cells = Table(positions.name, positions.columns, rows)
+        page = _cropped(dump, grid)
+        drawn += [
+            kept_over_image(cells, page, budget=budget, image=number, width=width)
+            for budget in ordered(cells, "budget")
+        ]
+    return drawn
+
+
+def _on(grid: ImageGrid, position: object) -> bool:
+    return isinstance(position, int) and 0 <= position - grid.start < grid.rows * (grid.cols + grid.extra)
+
+
+def _cropped(dump: Dump, grid: ImageGrid) -> GridImage:
+    """The part of the image that the grid covers."""
+    with Image.open(dump.folder / dump.manifest.images[grid.image].file) as image:
+        x0, y0, x1, y1 = grid.box
+        box = (round(x0 * image.width), round(y0 * image.height), round(x1 * image.width), round(y1 * image.height))
+        return GridImage(image.convert("RGB").crop(box), grid.rows, grid.cols)

@@ -1,0 +1,283 @@
+"""Speed and memory of scoring and selection on synthetic layers, against kvpress and against naive per-head loops.
+
+Run it by hand, on an otherwise idle machine: ``python tests/benchmarks/eviction_speed.py``. The kvpress columns need
+``pip install kvpress``; without it they are left out. Tables come out in Markdown.
+
+What is timed
+-------------
+ecokv: ``Method.select`` on a layer fresh from memory, from keys and window queries to the mask of what is kept.
+
+kvpress: ``press.score`` and the ``topk`` of what is kept, as `ScorerPress.compress` and `PyramidKVPress.compress` do
+before they gather keys and values, which is left out; `AdaKVPress.compress` as it is, since it gathers nothing. Presses
+make their queries from hidden states. Here the projection hands through queries that are ready, and the rotation
+turns by nothing; the time of both is measured alone and taken off.
+
+naive: what one would write in plain torch with a loop over query heads and repeated keys, up to sorted positions.
+
+All three see the same tensors, one layer at a time, in turns whose order alternates from layer to layer. Ratios are
+medians over layers of the quotient within a layer, which bears slow changes of the machine's load better than times do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import os
+import statistics
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from naive_eviction import NAIVE
+from naive_eviction import select as naive_select
+from torch.profiler import ProfilerActivity, profile
+
+from ecokv_cli.eviction.layer import Layer
+from ecokv_cli.eviction.spec import parse_method
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+try:
+    import kvpress
+    from kvpress.utils import get_prerope_query_states
+    from transformers.models.llama.modeling_llama import rotate_half
+except ImportError:
+    kvpress = None
+
+KV_HEADS, GROUP, DIM, WINDOW, BUDGET = 4, 7, 128, 32, 1024
+# 1024 is the smallest power of 2 at which kvpress's pyramid is not flat with this window.
+
+COUNTERPARTS = {
+    "snapkv": 0.4, "tova": 0.4, "pyramidkv[compat=kvpress]": 0.4, "adakv[compat=kvpress]": 0.4,
+    "keydiff": 0.6, "knorm": 1.0, "streaming": None,
+}  # fmt: skip
+"""Methods that kvpress has too, with the largest ratio that is aimed at."""
+
+OTHERS = (
+    "vnorm", "manifoldkv", "h2o", "observed", "pyramidkv", "adakv", "sparsemm", "snapkv+mixkv", "snapkv+ecokv",
+    "snapkv+keydiff", "snapkv+manifold", "mmr", "retentive",
+)  # fmt: skip
+SMALL_BUDGETS = (64, 256)
+"""Budgets of mmr, whose time grows with the number of choices."""
+
+
+def random_layer(index: int, layers: int, tokens: int) -> Layer:
+    """A layer of Gaussian tensors whose keys share a direction, as keys do."""
+    generator = torch.Generator().manual_seed(index)
+
+    def draw(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator)
+
+    empty = torch.empty(KV_HEADS, 0, DIM)
+    return Layer(
+        index, layers, draw(KV_HEADS, tokens, DIM).add_(draw(KV_HEADS, 1, DIM)), draw(KV_HEADS, tokens, DIM),
+        draw(KV_HEADS * GROUP, WINDOW, DIM), DIM**-0.5, torch.empty(KV_HEADS * GROUP, 0, DIM), empty, empty,
+        received_attention=draw(KV_HEADS * GROUP, tokens).abs_(),
+        head_scores=torch.rand(layers, KV_HEADS * GROUP, generator=generator),
+    )  # fmt: skip
+
+
+# --- kvpress
+
+
+@dataclass
+class Attention:
+    """What presses read of an attention module."""
+
+    layer_idx: int
+    config: SimpleNamespace
+    head_dim: int = DIM
+    masked_key_indices: tuple[torch.Tensor, ...] = ()
+
+    def q_proj(self, hidden: torch.Tensor) -> torch.Tensor:
+        """No projection: the hidden states are the queries."""
+        return hidden
+
+
+def press_of(name: str, layer: Layer) -> tuple[Callable[[], torch.Tensor], Callable[[], object]]:
+    """The press's selection on `layer`, as positions per head or as what AdaKV prunes, and its query preparation."""
+    ratio = 1 - (BUDGET + 0.25) / layer.tokens
+    snapkv = kvpress.SnapKVPress(ratio, WINDOW, 5)
+    press = {
+        "snapkv": snapkv, "tova": kvpress.TOVAPress(ratio), "pyramidkv": kvpress.PyramidKVPress(ratio, WINDOW, 5, 20),
+        "adakv": kvpress.AdaKVPress(snapkv, 0.2), "keydiff": kvpress.KeyDiffPress(ratio),
+        "knorm": kvpress.KnormPress(ratio), "streaming": kvpress.StreamingLLMPress(ratio, 4),
+    }[name]  # fmt: skip
+    window = {"tova": 1, "snapkv": WINDOW, "pyramidkv": WINDOW, "adakv": WINDOW}.get(name, 0)
+    module = Attention(
+        layer.index,
+        SimpleNamespace(
+            num_attention_heads=KV_HEADS * GROUP, num_key_value_heads=KV_HEADS, num_hidden_layers=layer.layers,
+            _attn_implementation="sdpa",
+        ),
+    )  # fmt: skip
+    keys, values = layer.keys[None], layer.values[None]
+    # Presses look at the last rows only; one more row than the window satisfies their check of the length.
+    hidden = F.pad(layer.window_queries.transpose(0, 1).reshape(1, WINDOW, -1), (0, 0, 1, 0))
+    cos, sin = torch.ones(1, WINDOW, DIM), torch.zeros(1, WINDOW, DIM)
+    inputs = (module, hidden, keys, values, None, {"position_embeddings": (cos, sin)})
+
+    def select() -> torch.Tensor:
+        if name == "adakv":
+            press.compress(*inputs)
+            _, heads, positions = module.masked_key_indices
+            return heads * layer.tokens + positions
+        count = press.get_layer_budget(module, layer.tokens) if name == "pyramidkv" else BUDGET
+        return press.score(*inputs).topk(count, dim=-1).indices[0]
+
+    def prepare() -> None:
+        if window:
+            queries = get_prerope_query_states(module, hidden[:, -window:])
+            _ = queries * cos[:, -window:].unsqueeze(1) + rotate_half(queries) * sin[:, -window:].unsqueeze(1)
+
+    return select, prepare
+
+
+def agreement(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> float:
+    """Share of our kept positions that kvpress keeps too."""
+    mask = torch.zeros_like(ours)
+    if name == "adakv":
+        mask = ~mask.flatten().index_fill(0, theirs, value=True).view_as(mask)
+    else:
+        mask.scatter_(1, theirs, value=True)
+    return float((mask & ours).sum() / ours.sum())
+
+
+# --- measuring
+
+
+@dataclass
+class Times:
+    """Milliseconds per layer of one method at one N."""
+
+    ecokv: list[float] = field(default_factory=list)
+    kvpress: list[float] = field(default_factory=list)
+    naive: list[float] = field(default_factory=list)
+
+    def ratio(self, other: list[float]) -> str:
+        """Median of the quotients within a layer."""
+        return f"{statistics.median(a / b for a, b in zip(self.ecokv, other, strict=True)):.2f}" if other else "-"
+
+
+def clock(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return 1e3 * (time.perf_counter() - start)
+
+
+def measure(spec: str, budget: int, layer: Layer, times: Times) -> None:
+    """One turn of each side."""
+    name, method = spec.partition("[")[0], parse_method(spec)
+    # A new layer holds nothing that was computed for another method.
+    sides = {"ecokv": lambda: method.select(replace(layer), budget)}
+    if spec in NAIVE:
+        sides["naive"] = lambda: naive_select(spec, layer, BUDGET)
+    if kvpress and spec in COUNTERPARTS:
+        sides["kvpress"], prepare = press_of(name, layer)
+    order = list(sides) if layer.index % 2 else list(reversed(sides))
+    took = {side: clock(sides[side]) for side in order}
+    if "kvpress" in took:
+        took["kvpress"] -= min(clock(prepare) for _ in range(3))
+    for side, value in took.items():
+        getattr(times, side).append(value)
+
+
+def check(spec: str, layer: Layer) -> None:
+    """Refuse to time two things that do not keep the same."""
+    name = spec.partition("[")[0]
+    share = agreement(name, parse_method(spec).select(layer, BUDGET).mask, press_of(name, layer)[0]())
+    if share < 0.995:
+        raise SystemExit(f"{spec}: only {share:.1%} of what it keeps is kept by kvpress too")
+
+
+def peak_bytes(spec: str, budget: int, layer: Layer) -> int:
+    """Most memory that tensors made during one selection hold at a time."""
+    method, fresh = parse_method(spec), replace(layer)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as record:
+        method.select(fresh, budget)
+    changes = [event for event in record.profiler.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(changes, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def run(tokens: list[int], layers: int, repeat: int) -> None:
+    """Measure everything and print the tables."""
+    times: dict[tuple[str, int], dict[int, Times]] = defaultdict(lambda: defaultdict(Times))
+    memory: dict[tuple[str, int], list[int]] = defaultdict(list)
+    plan = [(spec, BUDGET) for spec in (*COUNTERPARTS, *OTHERS) if spec != "mmr"]
+    plan += [("mmr", budget) for budget in SMALL_BUDGETS]
+    for n in tokens:
+        for index in range(-1, layers):
+            layer = random_layer(max(index, 0), layers, n)
+            for spec, budget in plan:
+                if index < 0:  # warm up, and what is counted once
+                    memory[spec, budget].append(peak_bytes(spec, budget, layer))
+                    if kvpress and spec in COUNTERPARTS:
+                        check(spec, layer)
+                elif spec in COUNTERPARTS or index % 7 == 0:
+                    for _ in range(repeat):
+                        measure(spec, budget, layer, times[spec, budget][n])
+    report(tokens, times, memory)
+
+
+def report(
+    tokens: list[int], times: dict[tuple[str, int], dict[int, Times]], memory: dict[tuple[str, int], list[int]]
+) -> None:
+    """Print both tables."""
+    if kvpress:
+        print("\n| method | N | ecokv ms | kvpress ms | ratio | wanted |\n| --- | --: | --: | --: | --: | --: |")
+        for spec, wanted in COUNTERPARTS.items():
+            for n in tokens:
+                took = times[spec, BUDGET][n]
+                ours, theirs = statistics.median(took.ecokv), statistics.median(took.kvpress)
+                print(f"| {spec} | {n} | {ours:.2f} | {theirs:.2f} | {took.ratio(took.kvpress)} | {wanted or '-'} |")
+    columns = [f"{what} at {n}" for what in ("ms", "ratio to naive", "memory") for n in tokens]
+    growth = [f"growth {small} to {large}" for small, large in itertools.pairwise(tokens)]
+    print("\n| method |", " | ".join([*columns, *growth]), "|\n| --- |", " --: |" * len([*columns, *growth]))
+    for (spec, budget), by_tokens in times.items():
+        took = [by_tokens[n] for n in tokens]
+        medians = [statistics.median(t.ecokv) for t in took]
+        cells = [f"{median:.2f}" for median in medians] + [t.ratio(t.naive) for t in took]
+        cells += [f"{most / (4 * KV_HEADS * n):.0f}" for most, n in zip(memory[spec, budget], tokens, strict=True)]
+        cells += [
+            f"{math.log(b / a) / math.log(large / small):.2f}"
+            for (a, b), (small, large) in zip(itertools.pairwise(medians), itertools.pairwise(tokens), strict=True)
+        ]
+        name = spec if budget == BUDGET else f"{spec}, budget {budget}"
+        print(f"| {name} |", " | ".join(cells), "|")
+
+
+def main() -> None:
+    """Read the command line and run."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--tokens", default="2048,8192,32768", help="lengths N of the prompt, with commas")
+    parser.add_argument(
+        "--layers", type=int, default=28, help="layers to measure; every seventh for what kvpress lacks"
+    )
+    parser.add_argument("--repeat", type=int, default=1, help="turns on each layer")
+    options = parser.parse_args()
+    os.environ["KINETO_LOG_LEVEL"] = "99"  # torch's profiler reports its own starts and stops otherwise
+    tokens = [int(n) for n in options.tokens.split(",")]
+    if min(tokens) <= BUDGET:
+        parser.error(f"--tokens: {min(tokens)} is not above the budget of {BUDGET}, so nothing would be evicted")
+    print(
+        f"{KV_HEADS} KV heads, {GROUP} query heads each, D = {DIM}, window {WINDOW}, budget {BUDGET}, fp32; "
+        f"{options.layers} layers; torch {torch.__version__}, {torch.get_num_threads()} threads; "
+        f"kvpress {version('kvpress') if kvpress else 'is not installed'}; load {os.getloadavg()[0]:.1f} at the start"
+    )
+    run(tokens, options.layers, options.repeat)
+    print(f"\nload {os.getloadavg()[0]:.1f} at the end, {torch.get_num_threads()} of it ours")
+
+
+if __name__ == "__main__":
+    main()
