@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.cli import options as o
 from ecokv_cli.cli.console import Screen, command_line, guarded, table
-from ecokv_cli.errors import OutputError, UsageError
+from ecokv_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.models.loading import LoadedModel
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.sample.images import LoadedImage
     from ecokv_cli.sample.samples import Sample
+    from ecokv_cli.sample.templates import ChatTemplate
 
 EXAMPLES = """Examples:
 
@@ -30,13 +32,15 @@ ecokv dump a.png b.png -p @question.txt -m ./my-checkpoint --decode 64
 
 ecokv dump -p "Why is the sky blue?" -m SmolLM2-135M-Instruct.gguf
 
+ecokv dump scan.tif --frame 3 -p "What is the total?" --system "Answer in one word."
+
 ecokv dump --manifest samples.jsonl -o my-run  many samples; the same again goes on where it was ended
 """
 
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """Which model, and how to load it."""
+    """Which model, how to load it, and how it renders prompts."""
 
     source: str | None
     revision: str | None
@@ -44,26 +48,67 @@ class ModelChoice:
     dtype: str
     attention: str
     trust_remote_code: bool
+    device_map: str | None = None
+    template: ChatTemplate | None = None
+    system: str | None = None
 
     def load(self, screen: Screen, progress: Callable[[str, int, int], None]) -> tuple[LoadedModel, float]:
         """The model, and how many seconds it took."""
         progress("load model", 0, 1)
         began = time.monotonic()
         from ecokv_cli.models.loading import load_model
+        from ecokv_cli.models.templates import use_template
         from ecokv_cli.tiny import SHIPPED_MODEL
 
         loaded = load_model(
             self.source or str(SHIPPED_MODEL),
             revision=self.revision,
             device=self.device,
+            device_map=self.device_map,
             dtype=self.dtype,
             backend=self.attention,
             trust_remote_code=self.trust_remote_code,
         )
+        loaded = use_template(loaded, self.template, self.system)
         progress("load model", 1, 1)
         seconds = time.monotonic() - began
         screen.detail(f"{loaded.info.id} loaded in {seconds:.1f} s on {loaded.model.device}")
         return loaded, seconds
+
+
+@dataclass(frozen=True)
+class ImageChoice:
+    """How images are read."""
+
+    min_pixels: int | None = None
+    max_pixels: int | None = None
+    frame: int = 0
+
+    def load(self, screen: Screen, sample: Sample) -> list[LoadedImage]:
+        """The images of a sample; what was changed or left out on the way is said."""
+        from ecokv_cli.sample.images import load_image
+
+        images = [load_image(source, self.max_pixels, self.frame, self.min_pixels) for source in sample.images]
+        for image in images:
+            for note in image.notes:
+                screen.note(f"{image.source}: {note}")
+        return images
+
+
+def choose_template(
+    chat_template: str | None, system: str | None, *, plain: bool
+) -> tuple[ChatTemplate | None, str | None]:
+    """The chat template and the system message that the user gives, read before the model is loaded."""
+    from ecokv_cli.sample.prompts import read_prompt
+    from ecokv_cli.sample.templates import read_template
+
+    if plain and (chat_template is not None or system is not None):
+        option = "--system" if chat_template is None else "--chat-template"
+        raise UsageError(f"{option} and --no-chat-template exclude each other; leave one out")
+    return (
+        None if chat_template is None else read_template(chat_template),
+        None if system is None else read_prompt(system),
+    )
 
 
 def choose_sample(images: Sequence[str], prompt: str | None) -> Sample:
@@ -92,26 +137,23 @@ def dump_step(
     choice: ModelChoice,
     settings: DumpSettings,
     *,
-    max_pixels: int | None,
+    pictures: ImageChoice,
     force: bool,
 ) -> dict[str, Any]:
     """Load images and model, run it once, write the dump."""
-    from ecokv_cli.dump.runs import clear_leftovers
-    from ecokv_cli.sample.images import load_image
+    from ecokv_cli.dump.writer import require_writable
+    from ecokv_cli.sample.prompts import is_blank
 
     folder = run.dump_folder / sample.id
-    if folder.exists() and not force:
-        raise OutputError(f"{folder} exists; add --force to replace it, or choose another run folder with --output")
-    settings = replace(settings, max_pixels=max_pixels)
-    images = [load_image(source, max_pixels=max_pixels) for source in sample.images]
-    for image in images:
-        for note in image.notes:
-            screen.note(f"{image.source}: {note}")
+    images = pictures.load(screen, sample)
+    require_writable(folder, force=force)
+    settings = replace(settings, max_pixels=pictures.max_pixels)
+    if is_blank(sample.prompt):
+        screen.note("the prompt is blank: the model sees the image and its chat template alone")
     with screen.progress() as progress:
         loaded, seconds = choice.load(screen, progress)
         from ecokv_cli.models.dumping import write_dump
 
-        clear_leftovers(run.dump_folder, [sample.id])
         manifest = write_dump(
             loaded, sample, images, settings, folder, command=command_line(), force=force, progress=progress
         )
@@ -151,8 +193,12 @@ def command(
     manifest: o.ManifestFile = None,
     limit: o.ManifestLimit = None,
     keep_going: o.KeepGoing = False,
+    min_pixels: o.MinPixels = None,
     max_pixels: o.MaxPixels = None,
-    chat_template: o.ChatTemplate = True,
+    frame: o.Frame = 0,
+    system: o.System = None,
+    chat_template: o.TemplateFile = None,
+    no_chat_template: o.NoTemplate = False,
     decode: o.Decode = 32,
     ignore_eos: o.IgnoreEos = False,
     window: o.DumpWindow = 32,
@@ -161,6 +207,7 @@ def command(
     model: o.Model = None,
     revision: o.Revision = None,
     device: o.Device = "auto",
+    device_map: o.DeviceMap = None,
     dtype: o.Dtype = "auto",
     attn_implementation: o.Attention = "sdpa",
     trust_remote_code: o.RemoteCode = False,
@@ -182,15 +229,31 @@ def command(
     With --manifest the model is loaded once, and samples that the run folder already has are skipped.
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
-    choice = ModelChoice(model, revision, device, dtype, attn_implementation, trust_remote_code)
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.sample.sources import check_stdin_read_once
 
+    check_stdin_read_once(s for s in (*(images or ()), prompt, manifest, system, chat_template) if s is not None)
+    template, message = choose_template(chat_template, system, plain=no_chat_template)
+    choice = ModelChoice(
+        model, revision, device, dtype, attn_implementation, trust_remote_code, device_map, template, message
+    )
     settings = DumpSettings(
-        window, decode, ignore_eos, store_dtype, received_attention, prerope_keys, chat_template, seed, max_pixels
+        window,
+        decode,
+        ignore_eos,
+        store_dtype,
+        received_attention,
+        prerope_keys,
+        not no_chat_template,
+        seed,
+        max_pixels,
     )
     if manifest is not None:
         if images or prompt is not None:
             raise UsageError("--manifest brings images and prompts of its own; leave the others out, or leave it out")
+        for option, given in (("--frame", frame > 0), ("--min-pixels", min_pixels is not None)):
+            if given:
+                raise UsageError(f"{option} is for one sample; give it without --manifest")
         from ecokv_cli.cli.dump_many import many_step
 
         many_step(
@@ -203,5 +266,6 @@ def command(
             raise UsageError(f"{option} is for many samples; give them with --manifest FILE")
     sample = choose_sample(images or (), prompt)
     run = run_for(output, sample)
-    summary = dump_step(screen, run, sample, choice, settings, max_pixels=max_pixels, force=force)
+    pictures = ImageChoice(min_pixels, max_pixels, frame)
+    summary = dump_step(screen, run, sample, choice, settings, pictures=pictures, force=force)
     screen.finish(summary, "next: ecokv analyze, ecokv evict")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ def many_step(
     from ecokv_cli.sample.manifest import read_manifest
     from ecokv_cli.sample.names import sample_name
 
+    if not screen.verbose:
+        screen.hears = logging.WARNING  # a line per sample is too much
     samples = read_manifest(source)[:limit]
     run = Run(output) if output else new_run(sample_name(source))
     if not output:

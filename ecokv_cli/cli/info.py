@@ -69,7 +69,7 @@ def command(
     summary = {
         "run": str(run.folder),
         **described,
-        "settings": {"window": first.window, "seed": first.seed, **first.settings},
+        "settings": dict[str, Any](window=first.window, seed=first.seed) | first.settings,
         "versions": first.versions,
         "samples": [_sample(manifest) for manifest in manifests],
         "unreadable": unreadable,

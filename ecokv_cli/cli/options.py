@@ -47,6 +47,33 @@ KeepGoing = Annotated[
 MaxPixels = Annotated[
     int | None, typer.Option(help="Scale larger images down to this many pixels.", rich_help_panel=SAMPLE)
 ]
+MinPixels = Annotated[
+    int | None, typer.Option(help="Scale smaller images up to this many pixels.", rich_help_panel=SAMPLE)
+]
+Frame = Annotated[
+    int, typer.Option(help="Frame of an animation, or page of a TIFF, to take; from 0.", min=0, rich_help_panel=SAMPLE)
+]
+System = Annotated[
+    str | None,
+    typer.Option(
+        "--system",
+        help="A system message before the prompt; - reads standard input, @FILE a file.",
+        rich_help_panel=SAMPLE,
+        show_default=False,
+    ),
+]
+TemplateFile = Annotated[
+    str | None,
+    typer.Option(
+        "--chat-template",
+        help="A Jinja file, or the name of one of the model's templates.  [default: the model's own]",
+        rich_help_panel=SAMPLE,
+        show_default=False,
+    ),
+]
+NoTemplate = Annotated[
+    bool, typer.Option("--no-chat-template", help="Feed the prompt as it is.", rich_help_panel=SAMPLE)
+]
 ChatTemplate = Annotated[
     bool, typer.Option(help="Use the model's chat template, or feed the prompt as it is.", rich_help_panel=SAMPLE)
 ]
@@ -63,6 +90,15 @@ Model = Annotated[
 ]
 Revision = Annotated[str | None, typer.Option(help="Branch, tag or commit of a hub id.", rich_help_panel=MODEL)]
 Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps ...", rich_help_panel=MODEL)]
+DeviceMap = Annotated[
+    str | None,
+    typer.Option(
+        "--device-map",
+        help="Spread the layers over several devices: auto, balanced, sequential (needs accelerate).",
+        rich_help_panel=MODEL,
+        show_default=False,
+    ),
+]
 Dtype = Annotated[
     str,
     typer.Option(

@@ -6,7 +6,7 @@ from ecokv_cli.cli import options as o
 from ecokv_cli.cli.analyze import analyze_step
 from ecokv_cli.cli.common import FigureChoice
 from ecokv_cli.cli.console import Screen, guarded
-from ecokv_cli.cli.dump import ModelChoice, choose_sample, dump_step, run_for
+from ecokv_cli.cli.dump import ImageChoice, ModelChoice, choose_sample, choose_template, dump_step, run_for
 from ecokv_cli.cli.evict import evict_step, parse_budgets
 
 EXAMPLES = """Examples:
@@ -27,14 +27,19 @@ def command(
     head_scores: o.HeadScoresFile = None,
     layers: o.Layers = "all",
     heads: o.Heads = "all",
+    min_pixels: o.MinPixels = None,
     max_pixels: o.MaxPixels = None,
-    chat_template: o.ChatTemplate = True,
+    frame: o.Frame = 0,
+    system: o.System = None,
+    chat_template: o.TemplateFile = None,
+    no_chat_template: o.NoTemplate = False,
     decode: o.Decode = 32,
     ignore_eos: o.IgnoreEos = False,
     received_attention: o.ReceivedAttention = False,
     model: o.Model = None,
     revision: o.Revision = None,
     device: o.Device = "auto",
+    device_map: o.DeviceMap = None,
     dtype: o.Dtype = "auto",
     attn_implementation: o.Attention = "sdpa",
     trust_remote_code: o.RemoteCode = False,
@@ -54,16 +59,22 @@ def command(
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis", "eviction"))
     parse_budgets(budget or ())
-    sample = choose_sample(images or (), prompt)
-    choice = ModelChoice(model, revision, device, dtype, attn_implementation, trust_remote_code)
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.sample.sources import check_stdin_read_once
 
+    check_stdin_read_once(s for s in (*(images or ()), prompt, system, chat_template) if s is not None)
+    template, message = choose_template(chat_template, system, plain=no_chat_template)
+    sample = choose_sample(images or (), prompt)
+    choice = ModelChoice(
+        model, revision, device, dtype, attn_implementation, trust_remote_code, device_map, template, message
+    )
     settings = DumpSettings(
         window=max(32, window or 0), decode=decode, ignore_eos=ignore_eos, store_dtype=store_dtype,
-        received_attention=received_attention, template=chat_template, seed=seed,
+        received_attention=received_attention, template=not no_chat_template, seed=seed,
     )  # fmt: skip
     run = run_for(output, sample)
-    dumped = dump_step(screen, run, sample, choice, settings, max_pixels=max_pixels, force=force)
+    pictures = ImageChoice(min_pixels, max_pixels, frame)
+    dumped = dump_step(screen, run, sample, choice, settings, pictures=pictures, force=force)
     samples = run.samples()
     analysis = analyze_step(
         screen, run, samples, figures, layers=layers, heads=heads,

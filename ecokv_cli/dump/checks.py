@@ -92,8 +92,6 @@ def _layer_faults(manifest: Manifest) -> Iterator[str]:
             yield f"layers[{record.index}].window is {record.window}, expected 1 or more"
         if record.bytes < 0:
             yield f"layers[{record.index}].bytes is {record.bytes}, expected 0 or more"
-        if (record.kind, record.window is None) not in {("full", True), ("sliding", False)} or record.window == 0:
-            yield f"layers[{record.index}] is {_short(record.kind)} with window {record.window}"
         if not math.isfinite(record.scaling):
             yield f"layers[{record.index}].scaling is {record.scaling}, expected a number"
 

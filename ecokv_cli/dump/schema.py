@@ -229,9 +229,10 @@ def _read(kind: Any, value: Any, where: str, path: str) -> Any:
     wanted = dict if origin is dict else (int, float) if kind is float else kind
     if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
         raise DumpError(f"{where}: {path} is {type(value).__name__}, expected {getattr(kind, '__name__', kind)}")
+    found: Any = value
     if origin is dict:
-        return {name: _read(get_args(kind)[1], inner, where, f"{path}.{name}") for name, inner in value.items()}
-    return _as_float(value, where, path) if kind is float else value
+        return {name: _read(get_args(kind)[1], inner, where, f"{path}.{name}") for name, inner in found.items()}
+    return _as_float(found, where, path) if kind is float else found
 
 
 def _as_float(value: float, where: str, path: str) -> float:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from matplotlib.ticker import NullLocator
 
-from ecokv_cli.figures.style import QUIET, new_figure
+from ecokv_cli.figures.style import INK, QUIET, new_figure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -87,6 +87,12 @@ def heat_map(axes: Axes, cells: Array, norm: Normalize, cmap: str) -> QuadMesh:
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return mesh
+
+
+def dot_below(axes: Axes, cells: Array, middle: float) -> None:
+    """Mark the cells below the middle of a diverging map with dots: in grey print both of its ends are dark."""
+    below = np.argwhere(cells < middle)
+    axes.plot(below[:, 1], below[:, 0], "o", color=INK, markersize=1.1, markeredgewidth=0)
 
 
 def map_height(heads: int) -> float:
@@ -185,9 +191,14 @@ def and_samples(table: Table) -> str:
 
 
 def log_axis(ax: Axes, values: Array) -> None:
-    """Give the y axis a logarithmic scale between the round numbers around the positive `values`, with plain ticks."""
+    """Give the y axis a logarithmic scale between the round numbers around the positive `values`, with plain ticks.
+
+    Without a positive value the scale stays linear.
+    """
     defined = values[np.isfinite(values) & (values > 0)]
-    low, high = (float(defined.min()), float(defined.max())) if defined.size else (1.0, 10.0)
+    if not defined.size:
+        return
+    low, high = float(defined.min()), float(defined.max())
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
     steps = (1, 2, 5) if high / low < 200 else (1,)
     ticks = [step * 10.0**decade for decade in decades for step in steps]

@@ -12,6 +12,7 @@ from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
     and_samples,
+    dot_below,
     heat_map,
     label_layers,
     legend_above,
@@ -102,6 +103,8 @@ def redundancy_by_head(
     reach = _one_digit(np.concatenate(list(gaps.values())))
     centred = Normalize(-reach, reach)
     maps += [heat_map(ax, cells, centred, DIVERGING) for ax, cells in zip(axes[4:], gaps.values(), strict=True)]
+    for ax, cells in zip(axes[4:], gaps.values(), strict=True):
+        dot_below(ax, cells, 0)
     _bar(axes[:4], maps[0], "redundancy")
     _bar(axes[4:], maps[4], "difference")
     _label_maps(axes, layers, heads, columns)
@@ -117,8 +120,8 @@ def redundancy_by_head(
         f"cosine, (b) Euclidean redundancy by the {kind} map of the mean distance, (c) ECOKV's λ, which mixes both, "
         "and (d) the variant from the standard deviation. Bright heads hold many vectors that are alike. The last two "
         "panels show how much (e) the cosine and (f) λ change when the average runs over all positions rather than "
-        "over the candidates for eviction alone, without the window: colour there means that the choice of domain "
-        "matters."
+        "over the candidates for eviction alone, without the window (dots: lower): colour there means that the choice "
+        "of domain matters."
     )
     title = f"Redundancy of {TENSOR_NAMES[tensor]} over layers and heads"
     return Drawing(stem, title, figure, data, caption)

@@ -12,6 +12,7 @@ from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     and_samples,
     counted,
+    dot_below,
     heat_map,
     label_layers,
     legend_above,
@@ -103,8 +104,7 @@ def spearman_by_layer(geometry: Table, width: str | float = "single") -> Drawing
     reach = max(0.2, math.ceil(10 * float(np.abs(defined).max())) / 10) if defined.size else 1.0
     figure, upper, lower = _map_over_profile(inches(width), len(found.kv_heads), extra=0.15)
     _map(upper, cells, Normalize(-reach, reach), DIVERGING, "Spearman's ρ")
-    below = np.argwhere(cells < 0)
-    upper.plot(below[:, 1], below[:, 0], "o", color=INK, markersize=1.1, markeredgewidth=0)
+    dot_below(upper, cells, 0)
     bar, words = _strips(lower, found)
     lower.set(ylabel="Spearman's ρ", ylim=(-reach, reach))
     lower.grid(axis="y")

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, and_samples, letter, ordered, round_limits, whole
+from ecokv_cli.figures.parts import WIDE, and_samples, dot_below, letter, ordered, round_limits, whole
 from ecokv_cli.figures.profiles import TENSOR_NAMES
 from ecokv_cli.figures.style import DIVERGING, QUIET, SEQUENTIAL, inches, new_figure
 from ecokv_cli.studies.tables import Table
@@ -63,6 +63,8 @@ def image_regions(regions: Table, width: str | float = "double", tensor: str = "
         low, high = _limits(measure, np.stack(cells))
         for ax, name, each in zip(block, depths, cells, strict=True):
             mesh = _draw(ax, each, Normalize(low, high), DIVERGING if measure == "dist_relative" else SEQUENTIAL)
+            if measure == "dist_relative":
+                dot_below(ax, each, 1)
             ax.set_xlabel(name.replace(" ", "\n", 1), labelpad=2)
         bar = figure.colorbar(mesh, ax=list(block), location="top", shrink=0.8, aspect=24, pad=0.04)
         bar.outline.set_visible(False)
@@ -74,9 +76,9 @@ def image_regions(regions: Table, width: str | float = "double", tensor: str = "
     caption = (
         f"Image tokens of the {TENSOR_NAMES[tensor]} by part of the image ({over} in 3 x 3 parts, as seen), averaged "
         "over KV heads and the layers named below each map. (a) Mean distance to the centroid of all tokens, over the "
-        "mean of all tokens: red parts lie farther out than tokens do on average, blue parts closer in. (b) Mean "
-        "cosine with the mean direction of all tokens: the brighter, the more a part points where everything points, "
-        "and the less one of its tokens adds. Hatched parts hold no tokens."
+        "mean of all tokens: red parts lie farther out than tokens do on average, blue parts with a dot closer in. (b) "
+        "Mean cosine with the mean direction of all tokens: the brighter, the more a part points where everything "
+        "points, and the less one of its tokens adds. Hatched parts hold no tokens."
     )
     title = f"{TENSOR_NAMES[tensor].capitalize()} by image region"
     return Drawing(stem, title, figure, data, caption)

@@ -84,7 +84,7 @@ def norm_spread(geometry: Table, width: str | float = "double") -> Drawing:
         draw_line(ax, mean.mean, TENSORS["keys"], bands)
         for values in (shortest, longest):
             draw_line(ax, values, Stroke(INK, (0, (1, 1.2)), ""))
-        if np.nanmax(longest) > _RANGE * np.nanmin(np.where(shortest > 0, shortest, np.nan)):
+        if longest.max() > _RANGE * shortest[shortest > 0].min(initial=np.inf):
             log_axis(ax, np.concatenate([shortest, longest]))
         else:
             ax.set_ylim(bottom=0)

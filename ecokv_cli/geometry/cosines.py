@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from ecokv_cli.geometry.similarity import BLOCK, inverse, lengths, scaled, unit_vectors, working
+from ecokv_cli.geometry.similarity import inverse, lengths, scaled, unit_vectors, working
 
 EXACT_TOKENS = 4096
 """Largest N whose N (N - 1) / 2 pairs are all counted; beyond, the time (it grows with N^2) would rule the analysis."""
@@ -14,8 +14,8 @@ EXACT_TOKENS = 4096
 COARSE = 100
 """Equal bins over [-1, 1] that `CosineHistogram.shares` returns."""
 
-_PAIRED = 1024
-"""Positions that are paired at a time: their vectors and a temporary of that size stay in the second-level cache."""
+_TILE = 1024
+"""Positions on either side of a block of pairs, or paired with their neighbours at a time: what caches hold."""
 
 # Fine bins count gaps g = (1 - cos) * COARSE / 2 in [0, COARSE], in units of one coarse bin: whole gaps are edges.
 # They are the fp32 numbers with the same leading bits: 2^_BITS equal bins from each power of two to the next.
@@ -145,13 +145,13 @@ def _all_pairs(rows: torch.Tensor) -> torch.Tensor:
     # <left_i, right_j> = (||e_i||^2 + ||e_j||^2 - 2 <e_i, e_j>) * COARSE / 4, the gap.
     left = torch.cat([centred * (-COARSE / 2), half, one], dim=1)
     right = torch.cat([centred, one, half], dim=1)
-    for start in range(0, len(units), BLOCK):
-        block = left[start : start + BLOCK]
+    for start in range(0, len(units), _TILE):
+        block = left[start : start + _TILE]
         lower = torch.ones(len(block), len(block), dtype=torch.bool).tril()
-        counts += _count((block @ right[start : start + BLOCK].T).masked_fill_(lower, _ORTHOGONAL))
+        counts += _count((block @ right[start : start + _TILE].T).masked_fill_(lower, _ORTHOGONAL))
         counts[_ORTHOGONAL_BIN] -= len(block) * (len(block) + 1) // 2
-        for other in range(start + BLOCK, len(units), BLOCK):
-            counts += _count(block @ right[other : other + BLOCK].T)
+        for other in range(start + _TILE, len(units), _TILE):
+            counts += _count(block @ right[other : other + _TILE].T)
     return counts
 
 
@@ -160,9 +160,9 @@ def _neighbours(rows: torch.Tensor, circle: torch.Tensor, count: int) -> torch.T
     n = len(circle)
     factors = inverse(lengths(rows))
     closed = torch.cat([circle, circle[:count]])
-    gaps, difference = rows.new_empty(count, n), rows.new_empty(_PAIRED, rows.shape[1])
-    for start in range(0, n, _PAIRED):
-        size = min(_PAIRED, n - start)
+    gaps, difference = rows.new_empty(count, n), rows.new_empty(_TILE, rows.shape[1])
+    for start in range(0, n, _TILE):
+        size = min(_TILE, n - start)
         at = closed[start : start + size + count]
         units = rows.index_select(0, at)
         scaled(units, factors[at], out=units)

@@ -23,7 +23,7 @@ from ecokv_cli.errors import ModelError, UsageError
 from ecokv_cli.models.attention import use_backend
 from ecokv_cli.models.gguf import parsed_once
 from ecokv_cli.models.processors import load_processor
-from ecokv_cli.models.support import require_supported
+from ecokv_cli.models.support import require_supported, require_supported_config
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -101,6 +101,7 @@ def load_model(
     with parsed_once() if "gguf_file" in options else nullcontext(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         config = _guarded(source, AutoConfig.from_pretrained, where, **options)
+        require_supported_config(config)
         multimodal = config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
         processor = _guarded(source, load_processor, where, config, multimodal=multimodal, **options)
         kind = AutoModelForImageTextToText if multimodal else AutoModelForCausalLM

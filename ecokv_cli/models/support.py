@@ -6,31 +6,67 @@ from typing import Any
 
 from ecokv_cli.errors import ModelError
 
+KINDS = {"full_attention", "sliding_attention", "attention"}
+"""Kinds of layers, in transformers' words, that cache one key and value per position and KV head."""
 
-def require_supported(model: Any) -> None:
-    """Refuse a model whose cache is not one key and value per position and KV head.
+
+def require_supported_config(config: Any) -> None:
+    """Refuse by its configuration, before any weights are read, a model that keeps another kind of cache.
 
     Raises
     ------
     ModelError
         Naming the architecture and the reason.
     """
-    config = model.config.get_text_config(decoder=True)
-    reason = _obstacle(model, config)
-    if reason:
-        raise ModelError(f"{type(model).__name__}: {reason}, so its cache cannot be analysed; choose another model")
-
-
-def _obstacle(model: Any, config: Any) -> str:
-    kinds = set(getattr(config, "layer_types", None) or ()) - {"full_attention", "sliding_attention"}
+    text = config.get_text_config(decoder=True)
+    name = next(iter(getattr(config, "architectures", None) or ()), config.model_type)
+    kinds = list(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
+    crossed = getattr(text, "cross_attention_layers", None)
+    odd = [i for i, kind in enumerate(kinds) if kind not in KINDS]
     checks = {
-        "it is an encoder-decoder": getattr(config, "is_encoder_decoder", False),
-        "it caches a compressed latent (multi-head latent attention)": getattr(config, "kv_lora_rank", None),
-        "it has cross-attention layers": getattr(config, "cross_attention_layers", None),
-        f"it has layers of kind {', '.join(sorted(kinds))}": kinds,
-        "it attends in chunks": getattr(config, "attention_chunk_size", None),
-        "it shares keys between layers": getattr(config, "num_kv_shared_layers", None),
-        "its attention cannot run as scaled dot products": not getattr(model, "_supports_sdpa", False),
+        "it is an encoder-decoder, whose cache is split between two kinds of attention": getattr(
+            config, "is_encoder_decoder", False
+        ),
+        "it caches a compressed latent instead of keys (multi-head latent attention)": getattr(
+            text, "kv_lora_rank", None
+        ),
+        f"layers {_listed(crossed)} attend to the image by cross-attention, so image tokens are in no cache of the "
+        f"prompt": crossed,
+        f"layers {_listed(odd)} are {', '.join(sorted({kinds[i] for i in odd}))}, which cache no keys per position": odd
+        and "chunked_attention" not in kinds,
+        "it attends within chunks of the prompt": getattr(text, "attention_chunk_size", None),
+        "some of its layers use the keys of others": getattr(text, "num_kv_shared_layers", None),
+        "it caps its attention logits, which scaled dot products cannot": getattr(
+            text, "attn_logit_softcapping", None
+        ),
+    }
+    _refuse(name, checks)
+
+
+def require_supported(model: Any) -> None:
+    """Refuse a model whose attention cannot be watched.
+
+    Raises
+    ------
+    ModelError
+        Naming the architecture and the reason.
+    """
+    capped = any(not getattr(part, "_supports_sdpa", True) for part in model.modules())
+    checks = {
+        "it keeps a state instead of keys": getattr(model, "_is_stateful", False),
+        "its attention is more than scaled dot products, such as sinks": capped,
         "its attention does not use transformers' attention interface": not model._can_set_attn_implementation(),  # noqa: SLF001
     }
-    return next((reason for reason, holds in checks.items() if holds), "")
+    _refuse(type(model).__name__, checks)
+
+
+def _refuse(name: str, checks: dict[str, Any]) -> None:
+    reason = next((reason for reason, holds in checks.items() if holds), "")
+    if reason:
+        raise ModelError(f"{name}: {reason}; its cache cannot be analysed, choose another model")
+
+
+def _listed(layers: list[int] | None) -> str:
+    """Layer numbers, no more than four of them."""
+    shown = list(map(str, layers or ()))
+    return ", ".join(shown if len(shown) <= 4 else [*shown[:3], f"... {shown[-1]}"])

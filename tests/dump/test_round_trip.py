@@ -134,7 +134,7 @@ def test_a_layer_file_outside_the_folder_is_not_read(write):
     data = json.loads((folder / "manifest.json").read_text())
     data["layers"][0]["file"] = "../../../secret"
     (folder / "manifest.json").write_text(json.dumps(data))
-    with pytest.raises(DumpError, match="layer 0 is missing"):
+    with pytest.raises(DumpError, match="expected the name of a file in the dump's folder"):
         open_dump(folder).layer(0)
 
 

@@ -58,30 +58,41 @@ def test_new_runs_never_share_a_name(tmp_path):
     assert new_run("page", tmp_path).folder != first.folder
 
 
-@pytest.fixture(scope="module")
-def dead():
-    """The number of a process that has ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
+HOLD = """
+import sys
+from pathlib import Path
+from ecokv_cli.dump.claims import claimed
+with claimed(Path(sys.argv[1])) as partial:
+    (partial / "layer_000.safetensors").touch()
+    print("held", flush=True)
+    sys.stdin.read()
+"""
 
 
-def test_what_a_killed_process_left_is_removed_and_nothing_else(write, dead):
+def test_what_a_killed_process_left_is_removed_and_what_a_running_one_holds_stays(write):
     folder = write().parent
-    gone = [f".page.partial-{dead}", f".page.old-{dead}", f".page.partial-{os.getpid()}"]
-    kept = [
-        f".page.partial-{os.getppid()}",
-        f".other.partial-{dead}",
-        f".page.x.partial-{dead}",
-        ".page.notes",
-        "page-2",
-    ]
-    for name in (*gone, *kept):
+    for name in (".page.partial", ".page.old", ".other.partial", ".page.notes", "page-2"):
         (folder / name).mkdir()
         (folder / name / "layer_000.safetensors").touch()
-    clear_leftovers(folder, ["page", "absent"])
-    assert sorted(p.name for p in folder.iterdir()) == sorted(["page", *kept])
+    command = [sys.executable, "-c", HOLD, str(folder / "held")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        clear_leftovers(folder, ["page", "held", "absent"])
+        kept = sorted(["page", ".other.partial", ".page.notes", "page-2", ".held.partial"])
+        assert sorted(p.name for p in folder.iterdir()) == kept
+        assert (folder / ".held.partial" / "layer_000.safetensors").exists()
+        holder.kill()
+        holder.wait()
+    clear_leftovers(folder, ["held"])
+    assert not (folder / ".held.partial").exists()
     clear_leftovers(folder / "no-such-folder", ["page"])
+
+
+def test_a_replacement_cut_off_between_its_two_steps_is_undone(write):
+    folder = write()
+    folder.rename(folder.parent / ".page.old")
+    clear_leftovers(folder.parent, ["page"])
+    assert open_dump(folder).manifest.sample == "page"
 
 
 def test_missing_and_cut_off_files_of_a_dump_are_named(write):

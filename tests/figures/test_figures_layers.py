@@ -170,6 +170,19 @@ def test_variance_is_measured_against_the_share_of_tokens():
     assert "text 10.0 %, image 90.0 %" in drawing.caption
 
 
+def test_a_prompt_of_one_role_and_equal_vectors_is_drawn():
+    table = synthetic.role_table(3, 2)
+    table.rows = [row | {"cos_rest": None, "variance_share": None} for row in table if row["role"] == "text"]
+    assert variance_by_role(table).data.numbers("value") == []
+    assert cosine_by_role(table).data.where(measure="cos_rest").numbers("value") == []
+    geometry = synthetic.geometry(3, 2)
+    for row in geometry:
+        row.update(dict.fromkeys(("dist_mean", "norm_mean", "norm_std", "norm_min", "norm_max"), 0.0))
+        row.update(dist_per_norm=None, zero_keys=7)
+    for draw in (distance_scale, norm_spread, keys_and_values):
+        assert draw(geometry).figure.axes
+
+
 def test_cosine_with_other_roles_is_a_thin_line():
     ax = cosine_by_role(synthetic.role_table(5, 2)).figure.axes[0]
     within, rest = [line for line in ax.lines if len(line.get_xdata()) == 5][:2]

@@ -3,9 +3,10 @@
 import pytest
 import torch
 from PIL import Image
+from tiny_parts import inputs_of
 
 from ecokv_cli.errors import InputError, ModelError, UsageError
-from ecokv_cli.models.layout import describe_tokens
+from ecokv_cli.models.layout import ADAPTERS, Piece, describe_tokens
 from ecokv_cli.models.loading import load_model
 from ecokv_cli.models.prompting import prepare
 
@@ -43,29 +44,73 @@ def test_llava_next_has_a_base_view_and_rows_with_newlines(loaded_model, size):
     assert tokens.row[newline] is None
 
 
-@pytest.mark.parametrize("name", ["qwen2_vl", "llava_next"])
-def test_a_marked_region_changes_exactly_its_cells_at_the_input_of_the_decoder(loaded_model, name):
-    """Image tokens whose embedding is changed most by a dark square lie where the square is."""
+SIZES = {
+    "gemma3": [(28, 28), (60, 30)],
+    "idefics3": [(84, 84), (84, 56), (40, 90), (20, 25)],
+    "internvl": [(84, 56), (56, 112), (30, 28)],
+    "llava": [(56, 56), (70, 30), (25, 80)],
+    "llava_next": [(56, 28), (56, 56), (84, 28), (40, 90)],
+    "llava_next_vicuna": [(28, 56)],
+    "llava_onevision": [(56, 28), (56, 56), (28, 84)],
+    "paligemma": [(56, 56), (90, 40)],
+    "qwen2_5_vl": [(140, 84), (84, 196)],
+    "qwen2_vl": [(140, 84), (56, 112)],
+    "qwen3_vl": [(160, 96)],
+    "smolvlm": [(84, 56)],
+}
+"""Sizes (width, height) of the images that each architecture is shown: square, wide, tall, small."""
+
+
+def at_decoder(loaded, images):
+    """Inputs, and the states ``[N, D]`` that the first decoder layer is given, image features in their places."""
+    inputs = inputs_of(loaded, *images, prompt="the total")
+    seen = []
+    layer = loaded.model.get_decoder().layers[0]
+    handle = layer.register_forward_pre_hook(lambda _, given, options: seen.append(given[0]), with_kwargs=True)
+    with torch.inference_mode():
+        loaded.model(**inputs)
+    handle.remove()
+    return inputs, seen[0][0]
+
+
+def overlap(grid, row, col, mark):
+    """Share of a cell of `grid` that lies in the box `mark`, both in fractions of the image."""
+    x0, y0, x1, y1 = grid.box
+    width, height = (x1 - x0) / grid.cols, (y1 - y0) / grid.rows
+    left, top = x0 + col * width, y0 + row * height
+    across = min(left + width, mark[2]) - max(left, mark[0])
+    down = min(top + height, mark[3]) - max(top, mark[1])
+    return max(across, 0) * max(down, 0) / (width * height)
+
+
+@pytest.mark.parametrize(("name", "size"), [(name, size) for name in SIZES for size in SIZES[name]])
+def test_a_marked_region_changes_exactly_the_cells_that_the_grid_puts_there(loaded_model, name, size):
+    """Through the real image processor and vision tower: cells in a dark region change more than all others."""
     loaded = loaded_model(name)
-    size = (140, 84) if name == "qwen2_vl" else (56, 56)
     plain, marked = Image.new("RGB", size, "white"), Image.new("RGB", size, "white")
-    cell = 28 if name == "qwen2_vl" else 7
-    marked.paste("black", (cell * 2, cell, cell * 3, cell * 2))
-    states = []
-    for image in (plain, marked):
-        inputs = prepare(loaded, [image], "the total").inputs
-        with torch.inference_mode():
-            states.append(loaded.model(**inputs, output_hidden_states=True).hidden_states[0][0])
-    change = (states[0] - states[1]).norm(dim=-1)
+    # The upper right quarter: no transposed or mirrored grid fits.
+    corners = [round(part * side) for part, side in zip((0.5, 0.0, 1.0, 0.5), (*size, *size), strict=True)]
+    marked.paste("black", tuple(corners))
+    mark = [corner / side for corner, side in zip(corners, (*size, *size), strict=True)]
+    (_, before), (inputs, after) = at_decoder(loaded, [plain]), at_decoder(loaded, [marked])
+    change = (before - after).norm(dim=-1)
     tokens, grids = describe_tokens(loaded, inputs, [size])
-    grid = grids[-1]
-    cells = [
-        i
-        for i in range(len(tokens.ids))
-        if tokens.image[i] is not None and i >= grid.start and tokens.row[i] is not None
-    ]
-    best = max(cells, key=lambda i: change[i])
-    assert (tokens.row[best], tokens.col[best]) == (1, 2)
+    assert grids
+    inside, outside = [], []
+    for grid in grids:
+        for row in range(grid.rows):
+            for col in range(grid.cols):
+                position = grid.start + row * (grid.cols + grid.extra) + col
+                assert (tokens.row[position], tokens.col[position]) == (row, col)
+                share = overlap(grid, row, col, mark)
+                inside += [position] if share > 0.9 else []
+                outside += [position] if share == 0 else []
+    assert inside
+    assert outside
+    assert change[inside].min() > change[outside].max()
+    newlines = [i for i, role in enumerate(tokens.roles) if role == "image" and tokens.row[i] is None]
+    assert not change[newlines].any()
+    assert not change[[i for i, role in enumerate(tokens.roles) if role != "image"]].any()
 
 
 def test_text_models_take_no_images(loaded_model, picture):
@@ -88,3 +133,63 @@ def test_a_model_without_a_chat_template_says_how_to_go_on(model_folder, tmp_pat
     with pytest.raises(ModelError, match="--no-chat-template"):
         prepare(loaded, [], "the total")
     assert prepare(loaded, [], "the total", template=False).inputs["input_ids"].shape == (1, 2)
+
+
+def test_tiles_are_numbered_from_the_whole_image(loaded_model):
+    """84 x 56 pixels are 2 x 3 tiles of 28, and the whole image after them, each of 2 x 2 cells."""
+    boxes = [(c / 3, r / 2, (c + 1) / 3, (r + 1) / 2) for r in range(2) for c in range(3)] + [(0.0, 0.0, 1.0, 1.0)]
+    for name in ("internvl", "idefics3", "smolvlm"):
+        _, grids = described(loaded_model(name), [(84, 56)])
+        assert [grid.box for grid in grids] == boxes
+        assert {(grid.rows, grid.cols, grid.extra, grid.image) for grid in grids} == {(2, 2, 0, 0)}
+        steps = {later.start - grid.start for grid, later in zip(grids, grids[1:], strict=False)}
+        assert steps == {4} if name == "internvl" else min(steps) > 4
+
+
+@pytest.mark.parametrize(("name", "tiles"), [("internvl", [7, 1]), ("idefics3", [7, 10]), ("smolvlm", [7, 10])])
+def test_tiles_of_two_images_are_kept_apart(loaded_model, name, tiles):
+    tokens, grids = described(loaded_model(name), [(84, 56), (28, 28)])
+    assert [sum(grid.image == image for grid in grids) for image in (0, 1)] == tiles
+    assert [tokens.image.count(image) for image in (0, 1)] == [4 * count for count in tiles]
+
+
+def test_images_that_onevision_is_given_as_a_group_are_padded_base_views_with_a_newline(loaded_model):
+    loaded, sizes = loaded_model("llava_onevision"), [(80, 40), (30, 90)]
+    assert len(described(loaded, sizes)[1]) == 4  # one by one they have two views each
+    images = [Image.new("RGB", size) for size in sizes]
+    inputs = loaded.processor(images=[images], text=["<image><image> the total"], return_tensors="pt")
+    tokens, grids = describe_tokens(loaded, inputs, sizes)
+    assert [(g.image, g.rows, g.cols, g.box) for g in grids] == [
+        (0, 4, 4, (0.0, -0.5, 1.0, 1.5)), (1, 4, 4, (-1.0, 0.0, 2.0, 1.0))
+    ]  # fmt: skip
+    assert tokens.image.count(0) == tokens.image.count(1) == 17
+    assert tokens.row[grids[0].start + 16] is None
+
+
+def test_onevision_scales_large_images_down(loaded_model):
+    """At most about 2 x 16 cells: 8 x 8 of 56 x 56 pixels become 5 x 5."""
+    _, grids = described(loaded_model("llava_onevision"), [(56, 56)])
+    assert [(g.rows, g.cols, g.extra) for g in grids] == [(4, 4, 0), (5, 5, 1)]
+
+
+def test_without_an_adapter_images_are_known_and_places_are_not(loaded_model, monkeypatch):
+    monkeypatch.delitem(ADAPTERS, "qwen2_vl")
+    for sizes in ([(140, 84)], [(140, 84), (56, 112)]):
+        tokens, grids = described(loaded_model("qwen2_vl"), sizes)
+        assert grids == ()
+        assert [tokens.image.count(i) for i in range(len(sizes))] == [15, 8][: len(sizes)]
+        assert set(tokens.row) == set(tokens.col) == {None}
+
+
+def test_an_adapter_that_does_not_add_up_is_not_believed(loaded_model, monkeypatch):
+    monkeypatch.setitem(ADAPTERS, "qwen2_vl", lambda scene: [Piece(0, 3, 4)])
+    tokens, grids = described(loaded_model("qwen2_vl"), [(140, 84)])
+    assert grids == ()
+    assert tokens.by_role()["image"] == tokens.image.count(0) == 15
+
+
+def test_gemma_takes_its_own_placeholder_without_a_template(loaded_model):
+    loaded = loaded_model("gemma3")
+    inputs = prepare(loaded, [Image.new("RGB", (28, 28))], "the total", template=False).inputs
+    tokens, grids = describe_tokens(loaded, inputs, [(28, 28)])
+    assert [(g.rows, g.cols) for g in grids] == [(2, 2)]

@@ -40,10 +40,12 @@ def text(tokens, **changes):
     } | changes  # fmt: skip
 
 
-def save(folder, seed, kind, config, processor):
+def save(folder, seed, kind, config, processor, change=lambda _: None):
     """Write a randomly initialised model with its processor or tokenizer."""
     torch.manual_seed(seed)
-    kind(config).save_pretrained(folder)
+    model = kind(config)
+    change(model)
+    model.save_pretrained(folder)
     processor.save_pretrained(folder)
 
 

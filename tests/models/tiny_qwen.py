@@ -56,7 +56,9 @@ def qwen2_5_vl(folder):
         "depth": 2, "hidden_size": 32, "out_hidden_size": 64, "num_heads": 2, "intermediate_size": 40,
         "fullatt_block_indexes": [1], "window_size": 56,
     }  # fmt: skip
-    save(folder, 31, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig(**config, vision_config=vision), Parts(tokens))
+    save(
+        folder, 31, Qwen2_5_VLForConditionalGeneration, Qwen2_5_VLConfig(**config, vision_config=vision), Parts(tokens)
+    )
 
 
 def qwen3_vl(folder):

@@ -6,6 +6,7 @@ Image processors and processors are the real ones, read back from the folder as 
 import json
 
 from tiny_parts import IMAGE, save, template, text, tokenizer
+from tiny_text import KINDS, WINDOW
 from transformers import (
     CLIPImageProcessor,
     Gemma3Config,
@@ -38,7 +39,6 @@ from transformers import (
     SmolVLMForConditionalGeneration,
     SmolVLMImageProcessor,
 )
-from tiny_text import KINDS, WINDOW
 
 SIDE, PATCH = 28, 7
 """Pixels of a tile and of a patch: 4 x 4 patches."""
@@ -109,7 +109,8 @@ def llava_onevision(folder):
     tokens = tokenizer(image_token=IMAGE, video_token="<video>")
     config = LlavaOnevisionConfig(
         text_config={"model_type": "qwen2"} | text(tokens), vision_config=SIGLIP, vision_aspect_ratio="anyres_max_2",
-        image_token_index=tokens.image_token_id, video_token_index=tokens.video_token_id, image_grid_pinpoints=PINPOINTS,
+        image_token_index=tokens.image_token_id, video_token_index=tokens.video_token_id,
+        image_grid_pinpoints=PINPOINTS,
     )  # fmt: skip
     images = LlavaOnevisionImageProcessor(
         size={"height": SIDE, "width": SIDE}, image_grid_pinpoints=PINPOINTS, do_pad=True
@@ -165,8 +166,10 @@ def idefics3(folder):
 
 def smolvlm(folder):
     """As Idefics3."""
-    tokens = tokenizer(fake_image_token="<fake_token_around_image>", image_token=IMAGE, global_image_token="<global-img>",
-                       end_of_utterance_token="<end_of_utterance>", video_token="<video>", **_tags())  # fmt: skip
+    tokens = tokenizer(
+        fake_image_token="<fake_token_around_image>", image_token=IMAGE, global_image_token="<global-img>",
+        end_of_utterance_token="<end_of_utterance>", video_token="<video>", **_tags(),
+    )  # fmt: skip
     images, config = _split(tokens, SmolVLMImageProcessor)
     save(
         folder, 26, SmolVLMForConditionalGeneration, SmolVLMConfig(**config),
@@ -191,7 +194,12 @@ def gemma3(folder):
     )  # fmt: skip
     images = Gemma3ImageProcessor(size={"height": SIDE, "width": SIDE})
     processor = Gemma3Processor(images, tokens, image_seq_length=4, chat_template=template("<boi>"))
-    save(folder, 27, Gemma3ForConditionalGeneration, config, processor)
+
+    def open_projector(model):
+        """It is made with zeros, which would let nothing of an image through."""
+        model.model.multi_modal_projector.mm_input_projection_weight.data.normal_(std=0.3)
+
+    save(folder, 27, Gemma3ForConditionalGeneration, config, processor, open_projector)
 
 
 def paligemma(folder):

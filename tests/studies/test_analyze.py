@@ -157,6 +157,22 @@ def test_options_of_the_booster_reach_the_redundancy_table():
     assert row["lambda_ecokv"] == pytest.approx(0.25 * row["r_euc"] + 0.75 * max(row["r_cos"], 0))
 
 
+@pytest.mark.parametrize(
+    "options",
+    ["", "alpha=0.3", "std=true", "div_scale=importance", "value_norm=false", "avg_domain=candidates", "window=7"],
+)
+@pytest.mark.parametrize("shift", [0.0, 30.0])
+def test_numbers_of_the_method_are_those_it_gives_by_itself(options, shift):
+    method = parse_method(f"snapkv+ecokv[{options}]" if options else "snapkv+ecokv")
+    layer = random_layer(shift=shift)
+    wanted = method.boost(replace(layer))
+    for row in one_layer(layer, method=method).geometry.where(tensor="keys"):
+        head = row["kv_head"]
+        assert row["lambda_ecokv"] == pytest.approx(float(wanted.weight[head]), rel=1e-9)
+        rho = reference.spearman(wanted.importance[head], wanted.diversity[head])
+        assert row["spearman"] == pytest.approx(rho, abs=1e-9)
+
+
 def test_roles_equal_brute_force(result):
     rows = result.roles.where(layer=2, kv_head=1, tensor="values").rows
     assert {row["role"]: row["tokens"] for row in rows} == {"text": 8, "image": 20, "special": 1}

@@ -59,14 +59,14 @@ def _llava_next(scene: Scene) -> list[Piece]:
 
 
 def _llava_onevision(scene: Scene) -> list[Piece]:
-    """As LLaVA-NeXT, scaled down to a maximum; of several images the base view alone, padded, and one newline."""
-    sizes = scene.inputs["image_sizes"].tolist()
-    most = float(scene.config.vision_aspect_ratio.removeprefix("anyres_max_"))
-    if len(sizes) == 1:
-        return _views(scene, 0, sizes[0], most)
-    side = _patches(scene)
-    views = [Piece(i, side, side, _square(size, max)) for i, size in enumerate(scene.sizes)]
-    return [piece for view in views for piece in (view, Piece(view.image, 1, 0, extra=1))]
+    """As LLaVA-NeXT, scaled down to a maximum; of images given as a group the padded base view alone, and a newline."""
+    most, side = float(scene.config.vision_aspect_ratio.removeprefix("anyres_max_")), _patches(scene)
+    grouped = bool((scene.inputs["batch_num_images"] > 1).any())
+    pieces: list[Piece] = []
+    for i, size in enumerate(scene.inputs["image_sizes"].tolist()):
+        padded = [Piece(i, side, side, _square(scene.sizes[i], max)), Piece(i, 1, 0, extra=1)]
+        pieces += padded if grouped else _views(scene, i, size, most)
+    return pieces
 
 
 def _views(scene: Scene, image: int, size: list[int], most: float) -> list[Piece]:

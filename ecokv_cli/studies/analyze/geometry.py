@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from ecokv_cli.geometry.correlation import rank_correlation
 from ecokv_cli.geometry.projection import spectrum
+from ecokv_cli.geometry.redundancy import mix_redundancy
 from ecokv_cli.geometry.sinks import without
 from ecokv_cli.studies.analyze.rows import unstack
 
@@ -98,15 +98,15 @@ def statistics(measured: Measured, name: str) -> dict[str, torch.Tensor]:
 
 def method_rows(measured: Measured) -> list[Row]:
     """Redundancy, lambda and the correlation of importance and diversity, as the method has them."""
-    layer, booster, boosted = measured.layer, measured.settings.booster, measured.boosted
-    candidates = boosted.importance.shape[1]
+    booster, boosted = measured.settings.booster, measured.boosted
     r_cos = measured.clouds["keys"].cosine_mean
+    r_euc = booster.r_euc(measured.informed, boosted.importance.shape[1])
     numbers = {
         "r_cos": r_cos,
-        "r_euc": booster.r_euc(layer, candidates),
-        "lambda_ecokv": boosted.weight,
+        "r_euc": r_euc,
+        "lambda_ecokv": boosted.weight if booster.std else mix_redundancy(r_euc, r_cos, booster.beta),
         "lambda_mixkv": r_cos.clamp(0, 1),
-        "lambda_std": replace(booster, std=True).weight(layer, candidates),
+        "lambda_std": boosted.weight,
     }
     correlations = rank_correlation(boosted.importance, boosted.diversity)
     return [

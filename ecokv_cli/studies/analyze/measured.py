@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import torch
+
 from ecokv_cli.eviction.attention import window_attention
 from ecokv_cli.eviction.importance import last_seen
+from ecokv_cli.eviction.directions import Directions
 from ecokv_cli.geometry.cloud import Cloud, survey
 from ecokv_cli.geometry.cosines import CosineHistogram, cosine_histogram
 from ecokv_cli.geometry.sinks import Sinks, find_sinks
 
 if TYPE_CHECKING:
-    import torch
-
     from ecokv_cli.eviction.diversity import Boosted
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.studies.analyze.prompt import Prompt
@@ -47,9 +48,24 @@ class Measured:
         return {name: cosine_histogram(tensor, pairs, seed) for name, tensor in self.tensors.items()}
 
     @cached_property
+    def informed(self) -> Layer:
+        """The layer for eviction rules, which find there what the survey knows and do not compute it again."""
+        layer, cloud, dtype = replace(self.layer), self.clouds["keys"], self.layer.keys.dtype
+        resultant = cloud.direction.norm(dim=1)
+        cosines = torch.where(resultant[:, None] > 0, cloud.alignment / resultant[:, None], 0.0)
+        # Cached properties keep their values in the dictionary of the object.
+        vars(layer)["key_distances"] = cloud.distances.to(dtype)
+        vars(layer)["directions"] = Directions(cosines=cosines.to(dtype), zero=cloud.zero)
+        return layer
+
+    @cached_property
     def boosted(self) -> Boosted:
-        """Importance, diversity and lambda of the candidates."""
-        return self.settings.method.boost(self.layer)
+        """Importance and diversity of the candidates; the weight is that of the std variant, ``lambda_std``.
+
+        Neither of the two depends on the weight, and this one needs no unit keys, which take the room of all keys.
+        """
+        method = self.settings.method
+        return replace(method, booster=replace(self.settings.booster, std=True)).boost(self.informed)
 
     @cached_property
     def attention(self) -> torch.Tensor:
