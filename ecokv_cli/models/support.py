@@ -36,9 +36,7 @@ def require_supported_config(config: Any) -> None:
         and "chunked_attention" not in kinds,
         "it attends within chunks of the prompt": getattr(text, "attention_chunk_size", None),
         "some of its layers use the keys of others": getattr(text, "num_kv_shared_layers", None),
-        "it caps its attention logits, which scaled dot products cannot": getattr(
-            text, "attn_logit_softcapping", None
-        ),
+        "it caps its attention logits, which scaled dot products cannot": getattr(text, "attn_logit_softcapping", None),
     }
     _refuse(name, checks)
 

@@ -1,5 +1,7 @@
 """Roles and image grids."""
 
+import itertools
+
 import pytest
 import torch
 from PIL import Image
@@ -142,7 +144,7 @@ def test_tiles_are_numbered_from_the_whole_image(loaded_model):
         _, grids = described(loaded_model(name), [(84, 56)])
         assert [grid.box for grid in grids] == boxes
         assert {(grid.rows, grid.cols, grid.extra, grid.image) for grid in grids} == {(2, 2, 0, 0)}
-        steps = {later.start - grid.start for grid, later in zip(grids, grids[1:], strict=False)}
+        steps = {later.start - grid.start for grid, later in itertools.pairwise(grids)}
         assert steps == {4} if name == "internvl" else min(steps) > 4
 
 
@@ -191,5 +193,5 @@ def test_an_adapter_that_does_not_add_up_is_not_believed(loaded_model, monkeypat
 def test_gemma_takes_its_own_placeholder_without_a_template(loaded_model):
     loaded = loaded_model("gemma3")
     inputs = prepare(loaded, [Image.new("RGB", (28, 28))], "the total", template=False).inputs
-    tokens, grids = describe_tokens(loaded, inputs, [(28, 28)])
+    _tokens, grids = describe_tokens(loaded, inputs, [(28, 28)])
     assert [(g.rows, g.cols) for g in grids] == [(2, 2)]

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - one row for each refused model
 """Tiny configurations of models that cannot be analysed; those refused by the configuration have no weights at all."""
 
 from tiny_parts import save, text, tokenizer

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ecokv_cli.eviction.attention import window_attention
-from ecokv_cli.eviction.importance import last_seen
 from ecokv_cli.eviction.directions import Directions
+from ecokv_cli.eviction.importance import last_seen
 from ecokv_cli.geometry.cloud import Cloud, survey
 from ecokv_cli.geometry.cosines import CosineHistogram, cosine_histogram
 from ecokv_cli.geometry.sinks import Sinks, find_sinks
