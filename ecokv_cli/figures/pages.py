@@ -17,13 +17,16 @@ if TYPE_CHECKING:
 
 
 def kept_over_images(positions: Table, dump: Dump, width: str | float = "double") -> list[Drawing | None]:
-    """Draw kept positions over each image of one sample, on its finest grid, once per budget; see `kept_over_image`."""
+    """Draw kept positions over each image of a sample, on its finest grid, once per budget; see `kept_over_image`.
+
+    Of an image in tiles that is the grid of the whole image.
+    """
     drawn: list[Drawing | None] = []
     for number in range(len(dump.manifest.images)):
         grids = [grid for grid in dump.manifest.grids if grid.image == number]
         if not grids:
             continue
-        grid = max(grids, key=lambda g: g.rows * g.cols)
+        grid = max(grids, key=_reach)
         rows = [row for row in positions if _on(grid, row["position"]) and row["row"] is not None]
         cells = Table(positions.name, positions.columns, rows)
         page = _cropped(dump, grid)
@@ -32,6 +35,12 @@ def kept_over_images(positions: Table, dump: Dump, width: str | float = "double"
             for budget in ordered(cells, "budget")
         ]
     return drawn
+
+
+def _reach(grid: ImageGrid) -> tuple[float, int]:
+    """How much of the image a grid covers, then how fine it is: the whole image is preferred to one of its tiles."""
+    x0, y0, x1, y1 = grid.box
+    return (x1 - x0) * (y1 - y0), grid.rows * grid.cols
 
 
 def _on(grid: ImageGrid, position: object) -> bool:

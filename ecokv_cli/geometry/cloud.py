@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 
@@ -76,48 +77,66 @@ def survey(vectors: torch.Tensor) -> Cloud:
     Cloud
         Equal to brute force over all pairs and positions.
     """
-    heads = [_survey_head(head) for head in working(vectors)]
-    return Cloud(**{f.name: torch.stack([getattr(head, f.name) for head in heads]) for f in fields(Cloud)})
+    n = vectors.shape[1]
+    raw = _Raw(*(torch.stack(column) for column in zip(*map(_add_up, working(vectors)), strict=True)))
+    zero = (raw.lengths == 0).sum(1, dtype=torch.float64)
+    squares = raw.spread.square()
+    total = (squares.sum(1) - n * raw.shift.square().sum(1)).clamp_min(0)
+    s = (n - zero - total) / n
+    above = ((raw.lengths > 0).double() - s[:, None] - squares) / 2
+    unit_scatter = _symmetric(raw.unit_scatter) - n * raw.shift[:, :, None] * raw.shift[:, None]
+    mean, std = _cosine_moments(n, zero, total, 2 * n * above.square().sum(1) + unit_scatter.square().sum((1, 2)))
+    return Cloud(
+        lengths=raw.lengths,
+        distances=raw.distances,
+        alignment=above + s[:, None],
+        centroid=raw.centroid,
+        direction=raw.rough + raw.shift,
+        covariance=_symmetric(raw.scatter) / n,
+        cosine_mean=mean,
+        cosine_std=std,
+        zero=zero.long(),
+    )
 
 
-def _survey_head(rows: torch.Tensor) -> Cloud:
+class _Raw(NamedTuple):
+    """Sums over the vectors of a head, fp64: `rough` is nearly the mean unit vector and `shift` what it lacks.
+
+    `spread` holds the lengths of the unit vectors minus `rough`, and the two scatters sum the outer products of the
+    centred vectors, and of these, on and above the diagonal.
+    """
+
+    lengths: torch.Tensor
+    distances: torch.Tensor
+    spread: torch.Tensor
+    centroid: torch.Tensor
+    rough: torch.Tensor
+    shift: torch.Tensor
+    scatter: torch.Tensor
+    unit_scatter: torch.Tensor
+
+
+def _add_up(rows: torch.Tensor) -> _Raw:
     n, dim = rows.shape
     norms, centre, rough = _first_pass(rows)
-    if float(norms.amax()) > _LARGEST:
-        rows = rows.double()
-        norms, centre, rough = _first_pass(rows)
+    if rows.dtype != torch.float64 and float(norms.amax()) > _LARGEST:
+        return _add_up(rows.double())
     factors = inverse(norms)
-    distances, spread = torch.empty(n, dtype=rows.dtype), torch.empty(n, dtype=rows.dtype)
-    covariance, gram = _Gram(dim), _Gram(dim)
+    distances, spread = torch.empty(2, n, dtype=rows.dtype)
+    scatter, unit_scatter = torch.zeros(2, dim, dim, dtype=torch.float64)
     shift = torch.zeros(dim, dtype=torch.float64)
     buffer = torch.empty(min(n, BLOCK), dim, dtype=rows.dtype)
     for part in parts(n):
         block = rows[part]
         centred = centre.subtract(block, out=buffer[: len(block)])
         torch.linalg.vector_norm(centred, dim=-1, out=distances[part])
-        covariance.add(centred)
+        _add_products(scatter, centred)
         turned = scaled(block, factors[part], out=buffer[: len(block)]).sub_(rough)
         torch.linalg.vector_norm(turned, dim=-1, out=spread[part])
-        gram.add(turned)
+        _add_products(unit_scatter, turned)
         shift += turned.sum(0)
-    shift /= n
-    zero = (norms == 0).sum(dtype=torch.float64)
-    squares = spread.double().square()
-    total = (squares.sum() - n * shift.square().sum()).clamp_min(0)
-    s = (n - zero - total) / n
-    above = ((norms > 0).double() - s - squares) / 2
-    unit_scatter = gram.total - n * torch.outer(shift, shift)
-    mean, std = _cosine_moments(n, zero, total, 2 * n * above.square().sum() + unit_scatter.square().sum())
-    return Cloud(
-        lengths=norms,
-        distances=distances.double(),
-        alignment=above + s,
-        centroid=centre.exact,
-        direction=rough + shift,
-        covariance=covariance.total / n,
-        cosine_mean=mean,
-        cosine_std=std,
-        zero=zero.long(),
+    return _Raw(
+        norms, distances.double(), spread.double(), centre.exact, rough.double(), shift / n, scatter, unit_scatter
     )
 
 
@@ -133,20 +152,16 @@ def _first_pass(rows: torch.Tensor) -> tuple[torch.Tensor, Centre, torch.Tensor]
     return norms, Centre.around(reference, near / len(rows)), (direction / len(rows)).to(rows.dtype)
 
 
-class _Gram:
-    """Running sum of ``rows^T rows``: symmetric, so of each strip of rows only what starts at its diagonal."""
+def _add_products(total: torch.Tensor, rows: torch.Tensor) -> None:
+    """Add ``rows^T rows``; it is symmetric, so of each strip only what starts at the diagonal."""
+    for start in range(0, len(total), _STRIP):
+        strip = slice(start, start + _STRIP)
+        total[strip, start:] += rows[:, strip].T @ rows[:, start:]
 
-    def __init__(self, dim: int) -> None:
-        self._sum = torch.zeros(dim, dim, dtype=torch.float64)
 
-    def add(self, rows: torch.Tensor) -> None:
-        for start in range(0, len(self._sum), _STRIP):
-            strip = slice(start, start + _STRIP)
-            self._sum[strip, start:] += rows[:, strip].T @ rows[:, start:]
-
-    @property
-    def total(self) -> torch.Tensor:
-        return self._sum.triu() + self._sum.triu(1).T
+def _symmetric(upper: torch.Tensor) -> torch.Tensor:
+    """Square matrices from what is on and above their diagonals."""
+    return upper.triu() + upper.triu(1).transpose(1, 2)
 
 
 def _cosine_moments(

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import inspect
 import json
+import re
 import warnings
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils import logging
+from transformers.utils.hub import cached_file
 
 from ecokv_cli.dump.schema import ModelInfo
 from ecokv_cli.errors import ModelError, UsageError
@@ -227,7 +229,7 @@ def _describe(source: str, revision: str | None, model: Any, options: dict[str, 
     digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True, default=str).encode()).hexdigest()
     return ModelInfo(
         id=Path(source).name if Path(source).exists() else source,
-        revision=getattr(config, "_commit_hash", None) or revision,
+        revision=None if Path(source).exists() else _commit(source, revision),
         architecture=type(model).__name__,
         model_type=config.model_type,
         config_sha256=digest,
@@ -238,6 +240,13 @@ def _describe(source: str, revision: str | None, model: Any, options: dict[str, 
         remote_code=bool(options["trust_remote_code"]),
         code=_code(model),
     )
+
+
+def _commit(source: str, revision: str | None) -> str | None:
+    """The commit that a hub id was loaded at, from where its configuration lies in the cache."""
+    found = cached_file(source, "config.json", revision=revision, local_files_only=True)
+    snapshot = re.search(r"snapshots[/\\]([0-9a-f]{40})[/\\]", str(found))
+    return snapshot[1] if snapshot else revision
 
 
 def _code(model: Any) -> tuple[str, ...]:

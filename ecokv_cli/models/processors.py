@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from types import SimpleNamespace
 from typing import Any
 
 from transformers import AutoProcessor, AutoTokenizer
@@ -56,7 +57,11 @@ def _has_video_part(config: Any) -> bool:
 
 def _without_video(kind: Any) -> Any:
     attributes = [name for name in kind.get_attributes() if "video" not in name]
-    return type(kind.__name__, (kind,), {"get_attributes": classmethod(lambda _: attributes)})
+    # SmolVLM's chat template is given these two, whether there is a video or not.
+    nothing = SimpleNamespace(num_frames=None, fps=None)
+    return type(
+        kind.__name__, (kind,), {"get_attributes": classmethod(lambda _: attributes), "video_processor": nothing}
+    )
 
 
 def _first_line(error: BaseException) -> str:

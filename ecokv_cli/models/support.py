@@ -52,8 +52,8 @@ def require_supported(model: Any) -> None:
     capped = any(not getattr(part, "_supports_sdpa", True) for part in model.modules())
     checks = {
         "it keeps a state instead of keys": getattr(model, "_is_stateful", False),
-        "its attention is more than scaled dot products, such as sinks": capped,
         "its attention does not use transformers' attention interface": not model._can_set_attn_implementation(),  # noqa: SLF001
+        "its attention is more than scaled dot products, such as sinks": capped,
     }
     _refuse(type(model).__name__, checks)
 

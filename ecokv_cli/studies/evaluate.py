@@ -166,7 +166,7 @@ def answer(loaded: LoadedModel, question: Question, settings: EvaluateSettings) 
             budget=arm.budget,
             window=arm.window,
             tokens=captured.prompt_tokens,
-            kept=kept[number] / (loaded.info.layers * loaded.info.kv_heads),
+            kept=kept[number] / ((loaded.info.layers - len(captured.sliding)) * loaded.info.kv_heads),
             prediction=prediction,
             answers=" | ".join(question.answers),
             score=None,
@@ -211,14 +211,21 @@ def _parts(method: Method | Route) -> list[Method]:
 def _evict(
     loaded: LoadedModel, captured: Captured, settings: EvaluateSettings
 ) -> tuple[list[list[Evicted]], list[int], list[float]]:
-    """Compacted caches, kept positions and scoring time of every arm; scores are shared between budgets."""
-    from ecokv_cli.models.evicted import compact
+    """Compacted caches, kept positions and scoring time of every arm; scores are shared between budgets.
+
+    Sliding-window layers stay as they are and are not counted.
+    """
+    from ecokv_cli.models.evicted import compact, untouched
 
     arms = settings.arms
     caches: list[list[Evicted]] = [[] for _ in arms]
     kept, seconds = [0] * len(arms), [0.0] * len(arms)
     largest = max((arm.budget for arm in arms if arm.budget is not None), default=1)
     for index in range(loaded.info.layers):
+        if index in captured.sliding:
+            for cache in caches:
+                cache.append(untouched(captured, index))
+            continue
         tensors, scaling = captured.layer(index)
         parts = {name: working(tensor) for name, tensor in tensors.items()}
         layer = Layer(

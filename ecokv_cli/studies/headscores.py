@@ -63,7 +63,7 @@ def head_scores(samples: Sequence[Dump], progress: Callable[[int, int], None] = 
             )
         targets = targets_of(manifest)
         if targets:
-            for layer in dump.layers(range(first.layers)):
+            for layer in dump.layers(index for index in range(first.layers) if index not in dump.windows):
                 total[layer.index] += head_hits(layer, targets).cpu()
             used, tokens = used + 1, tokens + len(targets)
         else:

@@ -25,6 +25,14 @@ def smollm2():
     return next(Path(found.origin).parent.glob("*.gguf"))
 
 
+def load_tiny(name, source, backend="sdpa"):
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "smolvlm" and not importlib.util.find_spec("num2words"):
+            # Its own processor needs packages for video; that of Idefics3 makes the same inputs.
+            patch.setattr("ecokv_cli.models.loading.load_processor", idefics3_processor)
+        return load_model(str(source), backend=backend)
+
+
 @pytest.fixture(scope="session")
 def model_folder(tmp_path_factory):
     """Folder of a tiny random model by name; made once."""
@@ -47,11 +55,7 @@ def loaded_model(model_folder):
     def load(name, backend="sdpa"):
         if (name, backend) not in cache:
             source = SHIPPED_MODEL if name == "shipped" else smollm2() if name == "smollm2" else model_folder(name)
-            with pytest.MonkeyPatch.context() as patch:
-                if name == "smolvlm" and not importlib.util.find_spec("num2words"):
-                    # Its own processor needs packages for video; that of Idefics3 makes the same inputs.
-                    patch.setattr("ecokv_cli.models.loading.load_processor", idefics3_processor)
-                cache[name, backend] = load_model(str(source), backend=backend)
+            cache[name, backend] = load_tiny(name, source, backend)
         return cache[name, backend]
 
     return load

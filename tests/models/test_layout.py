@@ -1,6 +1,7 @@
 """Roles and image grids."""
 
 import itertools
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from ecokv_cli.errors import InputError, ModelError, UsageError
 from ecokv_cli.models.layout import ADAPTERS, Piece, describe_tokens
 from ecokv_cli.models.loading import load_model
 from ecokv_cli.models.prompting import prepare
+from ecokv_cli.studies.analyze.prompt import Prompt
 
 
 def described(loaded, sizes, prompt="the total"):
@@ -166,6 +168,11 @@ def test_images_that_onevision_is_given_as_a_group_are_padded_base_views_with_a_
     ]  # fmt: skip
     assert tokens.image.count(0) == tokens.image.count(1) == 17
     assert tokens.row[grids[0].start + 16] is None
+    # Of the first image's rows only the second and third see it, the others see the padding.
+    regions = Prompt(SimpleNamespace(grids=grids, tokens=tokens)).regions
+    inside = {p for region, members in regions.items() if region.image == 0 for p in members.nonzero()[:, 0].tolist()}
+    assert inside == set(range(grids[0].start + 4, grids[0].start + 12))
+    assert {(region.row, region.col) for region in regions} <= {(row, col) for row in range(3) for col in range(3)}
 
 
 def test_onevision_scales_large_images_down(loaded_model):

@@ -1,12 +1,14 @@
 """What tiny random models of every architecture share: vocabulary, template, text settings."""
 
 import torch
+import transformers
 from transformers import PreTrainedTokenizerFast
 
 from ecokv_cli.models.prompting import prepare
 from ecokv_cli.tiny import checkpoint
 
-PROMPT = "what is the total of 61543? give the date 2026."
+PROMPT = "what is the total of 61543? give the date 2026-07-31 23:59."
+"""Longer than the windows of the sliding-window models, for a tokenizer that knows digits only as well."""
 LAYERS, QUERY_HEADS, KV_HEADS = 3, 6, 2
 IMAGE = "<image>"
 
@@ -29,6 +31,11 @@ def tokenizer(*, image=IMAGE, **named):
         eos_token="<|im_end|>", model_input_names=["input_ids", "attention_mask"], extra_special_tokens=named,
         chat_template=template(image),
     )  # fmt: skip
+
+
+def image_processor(name):
+    """The class of an image processor that needs only Pillow; older transformers 5 have no other name for it."""
+    return getattr(transformers, f"{name}Pil", None) or getattr(transformers, name)
 
 
 def text(tokens, **changes):

@@ -1,12 +1,11 @@
 """Tiny random models of the Qwen-VL family: M-RoPE, images at their own size."""
 
-from tiny_parts import save, text
+from tiny_parts import image_processor, save, text
 from transformers import (
     Qwen2_5_VLConfig,
     Qwen2_5_VLForConditionalGeneration,
     Qwen2VLConfig,
     Qwen2VLForConditionalGeneration,
-    Qwen2VLImageProcessor,
     Qwen3VLConfig,
     Qwen3VLForConditionalGeneration,
 )
@@ -20,7 +19,7 @@ class Parts:
     def __init__(self, tokens, patch=14):
         side = 2 * patch
         size = {"shortest_edge": 4 * side**2, "longest_edge": 400 * side**2}
-        self.parts = tokens, Qwen2VLImageProcessor(size=size, patch_size=patch, merge_size=2)
+        self.parts = tokens, image_processor("Qwen2VLImageProcessor")(size=size, patch_size=patch, merge_size=2)
 
     def save_pretrained(self, folder):
         for part in self.parts:

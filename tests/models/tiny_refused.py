@@ -1,4 +1,3 @@
-# ruff: noqa: E501 - one row for each refused model
 """Tiny configurations of models that cannot be analysed; those refused by the configuration have no weights at all."""
 
 from tiny_parts import save, text, tokenizer
@@ -58,10 +57,12 @@ REFUSED = {
         "T5ForConditionalGeneration: it is an encoder-decoder",
     ),
     "DeepSeek-V2": (
-        _bare(DeepseekV2Config(**_MLA), "DeepseekV2ForCausalLM"), "DeepseekV2ForCausalLM: it caches a compressed latent",
+        _bare(DeepseekV2Config(**_MLA), "DeepseekV2ForCausalLM"),
+        "DeepseekV2ForCausalLM: it caches a compressed latent",
     ),
     "DeepSeek-V3": (
-        _bare(DeepseekV3Config(**_MLA), "DeepseekV3ForCausalLM"), "DeepseekV3ForCausalLM: it caches a compressed latent",
+        _bare(DeepseekV3Config(**_MLA), "DeepseekV3ForCausalLM"),
+        "DeepseekV3ForCausalLM: it caches a compressed latent",
     ),
     "Mllama": (
         _bare(MllamaConfig(text_config={"num_hidden_layers": 5, "cross_attention_layers": [1, 3]}),
@@ -84,13 +85,15 @@ REFUSED = {
         _bare(Gemma3nTextConfig(num_hidden_layers=10, num_kv_shared_layers=5), "Gemma3nForCausalLM"),
         "Gemma3nForCausalLM: some of its layers use the keys of others",
     ),
-    "Gemma 2": (_bare(Gemma2Config(num_hidden_layers=4), "Gemma2ForCausalLM"), "Gemma2ForCausalLM: it caps its attention"),
+    "Gemma 2": (
+        _bare(Gemma2Config(num_hidden_layers=4), "Gemma2ForCausalLM"), "Gemma2ForCausalLM: it caps its attention",
+    ),
     "PaliGemma 2": (
         _bare(PaliGemmaConfig(text_config={"model_type": "gemma2"}), "PaliGemmaForConditionalGeneration"),
         "PaliGemmaForConditionalGeneration: it caps its attention",
     ),
     "Mamba": (mamba, "MambaForCausalLM: (it keeps a state instead of keys|layers 0, 1, 2 are linear_attention)"),
     "GPT-OSS": (gpt_oss, "GptOssForCausalLM: its attention is more than scaled dot products"),
-    "BLOOM": (bloom, "BloomForCausalLM: its attention"),
+    "BLOOM": (bloom, "BloomForCausalLM: its attention does not use transformers' attention interface"),
 }  # fmt: skip
 """Name of the architecture: how to write a checkpoint of it, and how the refusal begins."""

@@ -5,18 +5,14 @@ Image processors and processors are the real ones, read back from the folder as 
 
 import json
 
-from tiny_parts import IMAGE, save, template, text, tokenizer
+from tiny_parts import IMAGE, image_processor, save, template, text, tokenizer
 from tiny_text import KINDS, WINDOW
 from transformers import (
-    CLIPImageProcessor,
     Gemma3Config,
     Gemma3ForConditionalGeneration,
-    Gemma3ImageProcessor,
     Gemma3Processor,
-    GotOcr2ImageProcessor,
     Idefics3Config,
     Idefics3ForConditionalGeneration,
-    Idefics3ImageProcessor,
     Idefics3Processor,
     InternVLConfig,
     InternVLForConditionalGeneration,
@@ -24,20 +20,16 @@ from transformers import (
     LlavaForConditionalGeneration,
     LlavaNextConfig,
     LlavaNextForConditionalGeneration,
-    LlavaNextImageProcessor,
     LlavaNextProcessor,
     LlavaOnevisionConfig,
     LlavaOnevisionForConditionalGeneration,
-    LlavaOnevisionImageProcessor,
     LlavaProcessor,
     PaliGemmaConfig,
     PaliGemmaForConditionalGeneration,
     PaliGemmaProcessor,
     PreTrainedTokenizerFast,
-    SiglipImageProcessor,
     SmolVLMConfig,
     SmolVLMForConditionalGeneration,
-    SmolVLMImageProcessor,
 )
 
 SIDE, PATCH = 28, 7
@@ -70,7 +62,9 @@ def llava(folder):
         text_config={"model_type": "llama"} | text(tokens), vision_config=CLIP, image_token_index=tokens.image_token_id,
         vision_feature_layer=-1, image_seq_length=16,
     )  # fmt: skip
-    images = CLIPImageProcessor(size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE})
+    images = image_processor("CLIPImageProcessor")(
+        size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}
+    )
     processor = LlavaProcessor(
         images, tokens, patch_size=PATCH, vision_feature_select_strategy="default", num_additional_image_tokens=1,
         chat_template=template(),
@@ -84,7 +78,7 @@ def _llava_next(folder, seed, decoder):
         text_config=text(tokens) | decoder, vision_config=CLIP, image_token_index=tokens.image_token_id,
         image_grid_pinpoints=PINPOINTS, vision_feature_layer=-1,
     )  # fmt: skip
-    images = LlavaNextImageProcessor(
+    images = image_processor("LlavaNextImageProcessor")(
         size={"shortest_edge": SIDE}, crop_size={"height": SIDE, "width": SIDE}, image_grid_pinpoints=PINPOINTS
     )
     processor = LlavaNextProcessor(
@@ -112,7 +106,7 @@ def llava_onevision(folder):
         image_token_index=tokens.image_token_id, video_token_index=tokens.video_token_id,
         image_grid_pinpoints=PINPOINTS,
     )  # fmt: skip
-    images = LlavaOnevisionImageProcessor(
+    images = image_processor("LlavaOnevisionImageProcessor")(
         size={"height": SIDE, "width": SIDE}, image_grid_pinpoints=PINPOINTS, do_pad=True
     )
     processor = Parts(
@@ -133,7 +127,7 @@ def internvl(folder):
         text_config={"model_type": "qwen2"} | text(tokens), vision_config=vision, image_seq_length=4,
         image_token_id=tokens.context_image_token_id,
     )  # fmt: skip
-    images = GotOcr2ImageProcessor(
+    images = image_processor("GotOcr2ImageProcessor")(
         size={"height": SIDE, "width": SIDE}, crop_to_patches=True, min_patches=1, max_patches=6
     )
     save(
@@ -159,7 +153,7 @@ def idefics3(folder):
     """Tiles of 28 pixels, each with its own run of 4 tokens, then the whole image; Llama."""
     tokens = tokenizer(fake="<fake_token_around_image>", image_token=IMAGE, end="<end_of_utterance>",
                        whole="<global-img>", **_tags())  # fmt: skip
-    images, config = _split(tokens, Idefics3ImageProcessor)
+    images, config = _split(tokens, image_processor("Idefics3ImageProcessor"))
     processor = Idefics3Processor(images, tokens, image_seq_len=4, chat_template=template())
     save(folder, 25, Idefics3ForConditionalGeneration, Idefics3Config(**config), processor)
 
@@ -170,7 +164,7 @@ def smolvlm(folder):
         fake_image_token="<fake_token_around_image>", image_token=IMAGE, global_image_token="<global-img>",
         end_of_utterance_token="<end_of_utterance>", video_token="<video>", **_tags(),
     )  # fmt: skip
-    images, config = _split(tokens, SmolVLMImageProcessor)
+    images, config = _split(tokens, image_processor("SmolVLMImageProcessor"))
     save(
         folder, 26, SmolVLMForConditionalGeneration, SmolVLMConfig(**config),
         Parts("SmolVLMProcessor", images, tokens, image_seq_len=4),
@@ -179,7 +173,7 @@ def smolvlm(folder):
 
 def idefics3_processor(folder, *_, **__):
     """Idefics3's processor on the files of a SmolVLM."""
-    images = SmolVLMImageProcessor.from_pretrained(folder)
+    images = image_processor("SmolVLMImageProcessor").from_pretrained(folder)
     tokens = PreTrainedTokenizerFast.from_pretrained(folder)
     return Idefics3Processor(images, tokens, image_seq_len=4, chat_template=tokens.chat_template)
 
@@ -192,7 +186,7 @@ def gemma3(folder):
         text_config=decoder, vision_config=SIGLIP, mm_tokens_per_image=4, image_token_index=tokens.image_token_id,
         boi_token_index=tokens.boi_token_id, eoi_token_index=tokens.eoi_token_id,
     )  # fmt: skip
-    images = Gemma3ImageProcessor(size={"height": SIDE, "width": SIDE})
+    images = image_processor("Gemma3ImageProcessor")(size={"height": SIDE, "width": SIDE})
     processor = Gemma3Processor(images, tokens, image_seq_length=4, chat_template=template("<boi>"))
 
     def open_projector(model):
@@ -206,7 +200,7 @@ def paligemma(folder):
     """SigLIP, Gemma; the whole prompt is a prefix that sees itself in both directions."""
     tokens = tokenizer(image_token=IMAGE)
     tokens.bos_token = "<|im_start|>"
-    images = SiglipImageProcessor(size={"height": SIDE, "width": SIDE})
+    images = image_processor("SiglipImageProcessor")(size={"height": SIDE, "width": SIDE})
     images.image_seq_length = 16
     processor = PaliGemmaProcessor(images, tokens)
     processor.chat_template = tokens.chat_template = None

@@ -38,21 +38,26 @@ class Prompt:
 
     @cached_property
     def regions(self) -> dict[Region, torch.Tensor]:
-        """Members ``[N]`` (boolean) of each part of an image that holds tokens, over all grids of the image."""
+        """Members ``[N]`` (boolean) of each part of an image that holds tokens, over all grids of the image.
+
+        Cells on padding, outside the image, are in none.
+        """
         found: dict[Region, list[int]] = {}
         for grid in self.manifest.grids:
             for row in range(grid.rows):
                 start = grid.start + row * (grid.cols + grid.extra)
                 for col in range(grid.cols):
-                    found.setdefault(_region(grid, row, col), []).append(start + col)
+                    region = _region(grid, row, col)
+                    if region is not None:
+                        found.setdefault(region, []).append(start + col)
         members = torch.zeros(len(found), len(self.manifest.tokens.ids), dtype=torch.bool)
         for inside, positions in zip(members, found.values(), strict=True):
             inside[positions] = True
         return dict(sorted(zip(found, members, strict=True)))
 
 
-def _region(grid: ImageGrid, row: int, col: int) -> Region:
-    """The part that the centre of a cell lies in."""
+def _region(grid: ImageGrid, row: int, col: int) -> Region | None:
+    """The part that the centre of a cell lies in; None outside the image."""
     x0, y0, x1, y1 = grid.box
     x, y = x0 + (x1 - x0) * (col + 0.5) / grid.cols, y0 + (y1 - y0) * (row + 0.5) / grid.rows
-    return Region(grid.image, min(int(SPLIT * y), SPLIT - 1), min(int(SPLIT * x), SPLIT - 1))
+    return Region(grid.image, int(SPLIT * y), int(SPLIT * x)) if 0 <= x < 1 and 0 <= y < 1 else None
