@@ -37,7 +37,7 @@ class Screen:
         self.quiet = quiet
         self.verbose = verbose
         self.as_json = as_json
-        self.out = Console(width=None if sys.stdout.isatty() else WIDE, highlight=False)
+        self.out = _Out(width=None if sys.stdout.isatty() else WIDE, highlight=False)
         self.err = Console(stderr=True, highlight=False)
         self.hears = logging.INFO
         log = logging.getLogger("ecokv_cli")
@@ -99,6 +99,14 @@ class Screen:
                 display.update(tasks[phase], completed=done, total=total)
 
             yield show
+
+
+class _Out(Console):
+    """Standard output, which may be a pipe whose reader goes away; `guarded` then ends the command quietly."""
+
+    def on_broken_pipe(self) -> None:
+        """Let the error through: rich itself would end the process with status 1."""
+        raise BrokenPipeError
 
 
 class _Lines(logging.Handler):

@@ -73,7 +73,7 @@ def command(
         "versions": first.versions,
         "samples": [_sample(manifest) for manifest in manifests],
         "unreadable": unreadable,
-        "results": {name: {**summary, "results": len(summary["results"])} for name, summary in results.items()},
+        "results": results,
     }
     screen.finish(summary, "")
 
@@ -104,17 +104,17 @@ def _results(screen: Screen, folder: Path) -> dict[str, dict[str, Any]]:
     for name in STUDIES:
         try:
             results = read_results(folder / name)
-        except DumpError as error:
-            screen.note(str(error))
-            continue
-        if results is None:
-            continue
-        summary = results.summary
-        if not isinstance(summary, dict) or not {"created", "command", "results"} <= summary.keys():
+            if results:
+                found[name] = _checked(results.summary)
+        except (DumpError, RecursionError, TypeError, KeyError):
             screen.note(f"{folder / name}: summary.json was edited or damaged; make the results again with --force")
-            continue
-        found[name] = summary
     return found
+
+
+def _checked(summary: Any) -> dict[str, Any]:
+    """What is shown of a summary; KeyError or TypeError if that is not in it."""
+    created, command, results = summary["created"], summary["command"], summary["results"]
+    return {**summary, "created": str(created), "command": str(command), "results": len(results)}
 
 
 def _compare_versions(screen: Screen, manifest: Manifest) -> None:

@@ -23,11 +23,10 @@ if TYPE_CHECKING:
 def claimed(final: Path) -> Iterator[Path]:
     """An empty temporary folder beside `final` that no other process has at the same time.
 
-    The claim is a lock on the folder itself: it goes along when the folder is renamed, and ends with the process,
-    however that ends. What a killed process left there is removed first, and if it was killed while it replaced
-    `final`, the old one is put back. Where the file system knows no locks the folder has the process number in its
-    name instead, and a leftover stays. If the block leaves the folder where it is, it is removed, together with the
-    parents that were made for it.
+    The claim is a lock on a file beside it, which ends with the process, however that ends. What a killed process left
+    there is removed first, and if it was killed while it replaced `final`, the old one is put back. Where the file
+    system knows no locks the folder has the process number in its name instead, and a leftover stays. If the block
+    leaves the folder where it is, it is removed, together with the parents that were made for it.
 
     Raises
     ------
@@ -35,22 +34,23 @@ def claimed(final: Path) -> Iterator[Path]:
         If another process has it.
     """
     made = _first_missing(final.parent)
-    partial = _beside(final, "partial")
-    descriptor = _lock(partial, final)
-    if descriptor is None:
-        partial = _beside(final, f"partial-{os.getpid()}")
-        partial.mkdir(parents=True, exist_ok=True)
+    lock = _beside(final, "lock")
+    descriptor = _lock(lock, final)
+    partial = _beside(final, "partial" if descriptor is not None else f"partial-{os.getpid()}")
     try:
         _put_back(final)
-        _empty(partial)
+        if partial.exists():
+            shutil.rmtree(partial)
+        partial.mkdir()
         yield partial
     finally:
-        if descriptor is None or _is_at(descriptor, partial):
-            shutil.rmtree(partial, ignore_errors=True)
-            _remove_empty(final.parent, made)
+        shutil.rmtree(partial, ignore_errors=True)
         _put_back(final)
         if descriptor is not None:
+            # Before the lock is let go: whoever waits for it then sees that the file is gone, and makes a new one.
+            lock.unlink(missing_ok=True)
             os.close(descriptor)
+        _remove_empty(final.parent, made)
 
 
 def replace(partial: Path, final: Path) -> None:
@@ -61,8 +61,8 @@ def replace(partial: Path, final: Path) -> None:
 
 
 def has_leftover(final: Path) -> bool:
-    """Whether a temporary folder of `final` is there, be it held or left by a killed process."""
-    return _beside(final, "partial").is_dir() or _beside(final, "old").is_dir()
+    """Whether something of an unfinished `final` is there, be it held or left by a killed process."""
+    return any(_beside(final, kind).exists() for kind in ("lock", "partial", "old"))
 
 
 def _beside(final: Path, kind: str) -> Path:
@@ -80,13 +80,15 @@ def _put_back(final: Path) -> None:
         old.rename(final)
 
 
-def _lock(partial: Path, final: Path) -> int | None:
-    """Make `partial` and lock it; None where that cannot be done here."""
-    while fcntl is not None:
-        partial.mkdir(parents=True, exist_ok=True)
+def _lock(path: Path, final: Path) -> int | None:
+    """Make the file and lock it; None where that cannot be done here."""
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if fcntl is None:
+            return None
         try:
-            descriptor = os.open(partial, os.O_RDONLY)
-        except FileNotFoundError:  # finished by another process a moment ago
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        except FileNotFoundError:  # the parent was removed by another process a moment ago
             continue
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -97,27 +99,19 @@ def _lock(partial: Path, final: Path) -> int | None:
             ) from None
         except OSError:  # a network file system without locks
             os.close(descriptor)
+            path.unlink(missing_ok=True)
             return None
-        if _is_at(descriptor, partial):
+        if _is_at(descriptor, path):
             return descriptor
         os.close(descriptor)
-    return None
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
-    """Whether the open folder still has this name."""
+    """Whether the open file still has this name."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except OSError:
         return False
-
-
-def _empty(folder: Path) -> None:
-    for path in folder.iterdir():
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
 
 
 def _first_missing(folder: Path) -> Path | None:

@@ -45,9 +45,9 @@ def shape_fault(manifest: Manifest, record: LayerFile, found: Mapping[str, tuple
 
     The value dimension is free where the model has one of its own, but the same for prompt and decoded tokens.
     """
-    values = found.get("values", (0,))[-1:]
+    values = next((found[name][-1] for name in ("values", "decode_values") if found.get(name)), 0)
     for name, shape in found.items():
-        expected = _shape(manifest, record, name, *values)
+        expected = _shape(manifest, record, name, values)
         if expected and shape != expected:
             return f"{name} is of shape {list(shape)}, expected {list(expected)}"
     return ""
@@ -128,7 +128,8 @@ def nonfinite_by_head(path: Path, tensor: StoredTensor) -> Iterator[tuple[int, i
     if not tensor.bytes:
         return
     kind = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": np.uint16}[tensor.kind]
-    numbers = np.memmap(path, kind, "r", tensor.begin, tensor.shape)
+    heads, *rest = tensor.shape or (1,)
+    numbers = np.memmap(path, kind, "r", tensor.begin, (heads, math.prod(rest)))
     for head, row in enumerate(numbers):
         # numpy has no bfloat16; its exponent is all ones in NaN and infinity.
         bad = (row & 0x7F80) == 0x7F80 if tensor.kind == "BF16" else ~np.isfinite(row)

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 from transformers.utils import logging
@@ -168,7 +167,9 @@ def _guarded(source: str, load: Any, *arguments: Any, **options: Any) -> Any:
     except ImportError as error:
         extra = "'ecokv-cli[gguf]'" if "gguf" in str(error).lower() else "the package it names"
         raise ModelError(f"{source}: {_short(error)}; install {extra}") from error
-    except (OSError, ValueError, LookupError, RuntimeError, TypeError, AttributeError, SafetensorError) as error:
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # on damaged files loaders raise whatever they hit
         text = str(error)
         reason = next((reason for marks, reason in REASONS if any(mark in text for mark in marks)), None)
         raise ModelError(f"{source}: {reason or f'cannot be loaded ({_short(error)})'}") from error

@@ -225,6 +225,8 @@ def _scale_up(image: Image.Image, min_pixels: int, max_pixels: int | None, notes
     )
     if max_pixels is not None and size[0] * size[1] > max_pixels:
         size = (math.isqrt(max_pixels * width // height), math.isqrt(max_pixels * height // width))
+    if size == image.size:
+        return image
     notes.append(f"scaled from {width} x {height} to {size[0]} x {size[1]} pixels (at least {min_pixels})")
     return image.resize(size, Image.Resampling.LANCZOS)
 

@@ -14,8 +14,9 @@ turns by nothing; the time of both is measured alone and taken off.
 
 naive: what one would write in plain torch with a loop over query heads and repeated keys, up to sorted positions.
 
-All three see the same tensors, one layer at a time, in turns whose order alternates from layer to layer. Ratios are
-medians over layers of the quotient within a layer, which bears slow changes of the machine's load better than times do.
+All three see the same tensors, one layer at a time. Each runs several times in a row and the fastest counts, so that
+all find the layer in the caches as far as these go. Ratios are medians over layers of the quotient within a layer,
+which bears slow changes of the machine's load better than times do. Memory is what torch allocates during one call.
 """
 
 from __future__ import annotations
@@ -155,38 +156,48 @@ def agreement(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> float:
 
 @dataclass
 class Times:
-    """Milliseconds per layer of one method at one N."""
+    """Milliseconds per layer of one method at one N, and quotients to the others within a layer."""
 
-    ecokv: list[float] = field(default_factory=list)
-    kvpress: list[float] = field(default_factory=list)
-    naive: list[float] = field(default_factory=list)
+    took: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    quotients: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def ratio(self, other: list[float]) -> str:
-        """Median of the quotients within a layer."""
-        return f"{statistics.median(a / b for a, b in zip(self.ecokv, other, strict=True)):.2f}" if other else "-"
+    def add(self, took: dict[str, float]) -> None:
+        """One layer."""
+        for side, time_ in took.items():
+            self.took[side].append(time_)
+            self.quotients[side].append(took["ecokv"] / time_)
+
+    def ratio(self, side: str) -> str:
+        """Median of the quotients, or a dash."""
+        return f"{statistics.median(self.quotients[side]):.2f}" if side in self.quotients else "-"
 
 
-def clock(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return 1e3 * (time.perf_counter() - start)
+def fastest(function: Callable[[], object], repeat: int) -> float:
+    """Milliseconds of the fastest of several calls."""
+    times = []
+    for _ in range(repeat):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return 1e3 * min(times)
 
 
-def measure(spec: str, budget: int, layer: Layer, times: Times) -> None:
-    """One turn of each side."""
-    name, method = spec.partition("[")[0], parse_method(spec)
+def measure(spec: str, budget: int, layer: Layer, repeat: int) -> dict[str, float]:
+    """Time of every side on one layer."""
+    method = parse_method(spec)
     # A new layer holds nothing that was computed for another method.
-    sides = {"ecokv": lambda: method.select(replace(layer), budget)}
-    if spec in NAIVE:
-        sides["naive"] = lambda: naive_select(spec, layer, BUDGET)
+    took = {"ecokv": fastest(lambda: method.select(replace(layer), budget), repeat)}
+    if spec in NAIVE and sampled(layer.index):
+        took["naive"] = fastest(lambda: naive_select(spec, layer, budget), repeat)
     if kvpress and spec in COUNTERPARTS:
-        sides["kvpress"], prepare = press_of(name, layer)
-    order = list(sides) if layer.index % 2 else list(reversed(sides))
-    took = {side: clock(sides[side]) for side in order}
-    if "kvpress" in took:
-        took["kvpress"] -= min(clock(prepare) for _ in range(3))
-    for side, value in took.items():
-        getattr(times, side).append(value)
+        select, prepare = press_of(spec.partition("[")[0], layer)
+        took["kvpress"] = fastest(select, repeat) - fastest(prepare, repeat)
+    return took
+
+
+def sampled(index: int) -> bool:
+    """Whether more than the comparison with kvpress is measured on a layer."""
+    return index % 7 == 0
 
 
 def check(spec: str, layer: Layer) -> None:
@@ -224,9 +235,8 @@ def run(tokens: list[int], layers: int, repeat: int) -> None:
                     memory[spec, budget].append(peak_bytes(spec, budget, layer))
                     if kvpress and spec in COUNTERPARTS:
                         check(spec, layer)
-                elif spec in COUNTERPARTS or index % 7 == 0:
-                    for _ in range(repeat):
-                        measure(spec, budget, layer, times[spec, budget][n])
+                elif spec in COUNTERPARTS or sampled(index):
+                    times[spec, budget][n].add(measure(spec, budget, layer, repeat))
     report(tokens, times, memory)
 
 
@@ -238,16 +248,15 @@ def report(
         print("\n| method | N | ecokv ms | kvpress ms | ratio | wanted |\n| --- | --: | --: | --: | --: | --: |")
         for spec, wanted in COUNTERPARTS.items():
             for n in tokens:
-                took = times[spec, BUDGET][n]
-                ours, theirs = statistics.median(took.ecokv), statistics.median(took.kvpress)
-                print(f"| {spec} | {n} | {ours:.2f} | {theirs:.2f} | {took.ratio(took.kvpress)} | {wanted or '-'} |")
+                found = times[spec, BUDGET][n]
+                ours, theirs = (statistics.median(found.took[side]) for side in ("ecokv", "kvpress"))
+                print(f"| {spec} | {n} | {ours:.2f} | {theirs:.2f} | {found.ratio('kvpress')} | {wanted or '-'} |")
     columns = [f"{what} at {n}" for what in ("ms", "ratio to naive", "memory") for n in tokens]
     growth = [f"growth {small} to {large}" for small, large in itertools.pairwise(tokens)]
     print("\n| method |", " | ".join([*columns, *growth]), "|\n| --- |", " --: |" * len([*columns, *growth]))
     for (spec, budget), by_tokens in times.items():
-        took = [by_tokens[n] for n in tokens]
-        medians = [statistics.median(t.ecokv) for t in took]
-        cells = [f"{median:.2f}" for median in medians] + [t.ratio(t.naive) for t in took]
+        medians = [statistics.median(by_tokens[n].took["ecokv"]) for n in tokens]
+        cells = [f"{median:.2f}" for median in medians] + [by_tokens[n].ratio("naive") for n in tokens]
         cells += [f"{most / (4 * KV_HEADS * n):.0f}" for most, n in zip(memory[spec, budget], tokens, strict=True)]
         cells += [
             f"{math.log(b / a) / math.log(large / small):.2f}"
@@ -264,7 +273,7 @@ def main() -> None:
     parser.add_argument(
         "--layers", type=int, default=28, help="layers to measure; every seventh for what kvpress lacks"
     )
-    parser.add_argument("--repeat", type=int, default=1, help="turns on each layer")
+    parser.add_argument("--repeat", type=int, default=2, help="calls in a row, of which the fastest counts")
     options = parser.parse_args()
     os.environ["KINETO_LOG_LEVEL"] = "99"  # torch's profiler reports its own starts and stops otherwise
     tokens = [int(n) for n in options.tokens.split(",")]

@@ -3,10 +3,8 @@
 import csv
 import json
 import re
-import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from PIL import Image
@@ -275,23 +273,3 @@ def test_debug_shows_where_it_failed(ecokv_process):
     assert done.returncode == 1
     assert b"Traceback" in done.stderr
     assert b"DumpError" in done.stderr
-
-
-@pytest.mark.parametrize(("number", "status", "word"), [
-    (signal.SIGINT, 130, b"interrupted"),
-    (signal.SIGTERM, 143, b"terminated"),
-])  # fmt: skip
-def test_an_interrupted_dump_leaves_nothing_half_written(tmp_path, number, status, word):
-    process = subprocess.Popen(
-        [sys.executable, "-m", "ecokv_cli", "dump", "--decode", "100000", "--ignore-eos", "-o", "r"],
-        cwd=tmp_path, stderr=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("r/dump/.*.partial*")) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.send_signal(number)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == status
-    assert word in err
-    assert b"Traceback" not in err
-    assert not (tmp_path / "r").exists()

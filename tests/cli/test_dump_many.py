@@ -92,7 +92,7 @@ def test_other_single_samples_know_no_answer(ecokv, tmp_path):
 def test_a_failing_sample_stops_the_run_and_keeps_what_was_done(ecokv, manifest, tmp_path):
     status, out, err = ecokv("dump", "--manifest", manifest, "-o", "r")
     assert (status, out) == (1, "")
-    assert err.count("ecokv: error:") == 1
+    assert err.count("\n") == 1
     assert re.search(r"error: sample two \(number 2 of 5\): image .*broken.png' cannot be decoded", err)
     assert folders(tmp_path / "r") == ["one"]
 
@@ -110,7 +110,7 @@ def test_keep_going_reports_failures_and_ends_with_status_1(ecokv, manifest, tmp
     summary = json.loads(out)
     assert (summary["done"], summary["skipped"], summary["failed"]) == (0, 3, 2)
     assert [failure["sample"] for failure in summary["failures"]] == ["two", "four"]
-    assert err.count("ecokv: error:") == 1
+    assert err.count("\n") == 1
 
 
 def test_other_settings_are_refused_unless_forced(ecokv, manifest, tmp_path):
@@ -172,7 +172,7 @@ def test_a_killed_run_goes_on_at_the_first_unfinished_sample(ecokv, tmp_path, nu
     assert done.returncode == status
     assert b"Traceback" not in done.stderr
     left = [name for name in folders(tmp_path / "r") if name != "two-columns"]
-    assert len(left) == (number == signal.SIGKILL)
+    assert left == ([".one-column.lock", ".one-column.partial"] if number == signal.SIGKILL else [])
     code, out, _ = ecokv(*arguments)
     assert code == 0
     assert re.search(r"done +2 *\n", out)

@@ -244,9 +244,44 @@ def test_max_pixels_below_one(save, limit):
     assert f"max pixels is {limit}" in refused(save("page.png", gradient()), UsageError, max_pixels=limit)
 
 
+def test_min_pixels_scales_up_and_keeps_both_sizes(save):
+    path = save("small.png", gradient(40, 30))
+    loaded = load_image(path, min_pixels=4800)
+    assert (loaded.original_size, loaded.used_size) == ((40, 30), (80, 60))
+    assert loaded.notes == ("scaled from 40 x 30 to 80 x 60 pixels (at least 4800)",)
+    expected = gradient(40, 30).resize((80, 60), Image.Resampling.LANCZOS)
+    assert np.array_equal(pixels(loaded), np.asarray(expected))
+    assert load_image(path, min_pixels=1200).notes == ()
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(st.integers(1, 97), st.integers(1, 97), st.integers(1, 9973), st.integers(0, 997))
+@example(37, 31, 1200, 0)
+@example(1, 199, 9973, 0)
+def test_pixels_lie_between_both_limits_and_an_image_is_scaled_once(tmp_path_factory, width, height, least, more):
+    path = tmp_path_factory.mktemp("sizes") / "any.bmp"
+    Image.new("1", (width, height)).save(path)
+    loaded = load_image(path, max_pixels=least + more, min_pixels=least)
+    used = loaded.used_size
+    assert used[0] * used[1] <= least + more
+    assert len(loaded.notes) == (used != (width, height))
+    if width * height < least:
+        for now, before in zip(used, (width, height), strict=True):
+            low, high = (before * (limit / (width * height)) ** 0.5 for limit in (least, least + more))
+            assert low - 1 <= now <= high + 1
+    if width * height < least and more > 2 * max(used):
+        assert used[0] * used[1] >= least
+
+
+@pytest.mark.parametrize(("least", "most"), [(0, None), (-5, None), (1 << 27, None), (10**30, None), (101, 100)])
+def test_min_pixels_out_of_range(save, least, most):
+    message = refused(save("page.png", gradient()), UsageError, min_pixels=least, max_pixels=most)
+    assert f"min pixels is {least}: give a number of pixels from 1 to {most or 1 << 26}" in message
+
+
 def test_the_room_does_not_import_torch():
     code = (
-        "import sys; from ecokv_cli.sample import images, prompts, shipped; "
+        "import sys; from ecokv_cli.sample import images, prompts, shipped, templates; "
         "sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'matplotlib', 'scipy', 'sklearn')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, env=os.environ).returncode == 0
