@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shutil
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,6 +32,9 @@ ecokv evaluate --manifest docvqa.jsonl --metric anls -m Qwen/Qwen2-VL-7B-Instruc
 
 ecokv evaluate --task docqa --samples 500 -o runs/docqa     started again it goes on where it was
 """
+PARTS = ".evaluation-parts"
+"""Where finished samples are kept in the run folder until all are done."""
+
 DEFAULTS = ("full", "random", "snapkv", "snapkv+mixkv", "snapkv+ecokv", "keydiff")
 
 TaskName = Annotated[str | None, typer.Option("--task", help="docqa, the shipped held-out pages.", show_default=False)]
@@ -125,7 +129,7 @@ def gather_answers(
         "revision": loaded.info.revision, "dtype": str(loaded.model.dtype), "backend": loaded.backend,
         "head_scores": None if settings.head_scores is None else settings.head_scores.tolist(),
     }  # fmt: skip
-    parts = Parts(folder / ".evaluation-parts", described, tables_codec(lambda t: t[0], lambda t: [t]))
+    parts = Parts(folder / PARTS, described, tables_codec(lambda t: t[0], lambda t: [t]))
     tasks = [Task(q.id, q.identity, partial(answer, loaded, q, settings)) for q in questions]
     with screen.progress() as progress:
         found = parts.gather(tasks, keep_going=keep_going, progress=lambda d, n: progress("samples", d, n))
@@ -228,6 +232,7 @@ def report(
         write_results(unfinished, [answers, accuracy, cost, papers], summary)
         for each in (accuracy, cost, papers):
             write_typeset(unfinished, each, each.columns)
+    shutil.rmtree(folder.parent / PARTS, ignore_errors=True)
     columns = ("budget", "method", "window", "kept", "mean", "low", "high", "n", "difference", "p", "against")
     rows = [["full" if row["budget"] is None else row["budget"], *(row[c] for c in columns[1:])] for row in accuracy]
     title = f"{work.metric.name} ({work.metric.reading}), 95 % intervals over samples"

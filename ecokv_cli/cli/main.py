@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ecokv_cli import __version__
-from ecokv_cli.cli import analyze, dump, evaluate, evict, headscores, info, methods, route, run, validate
+from ecokv_cli.cli import analyze, compare, dump, evaluate, evict, headscores, info, methods, route, run, validate
 
 EXAMPLES = """Examples:
 
@@ -49,7 +49,7 @@ def root(
 
     dump runs a model once and writes what its cache holds; analyze and evict work on that; run does all three.
 
-    evaluate decodes on evicted caches and reports accuracy.
+    evaluate decodes on evicted caches and reports accuracy; compare puts two runs side by side.
 
     info describes a run or the installation; validate checks every file of a dump.
 
@@ -62,6 +62,7 @@ app.command("analyze", epilog=analyze.EXAMPLES)(analyze.command)
 app.command("evict", epilog=evict.EXAMPLES)(evict.command)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.command)
 app.command("run", epilog=run.EXAMPLES)(run.command)
+app.command("compare", epilog=compare.EXAMPLES)(compare.command)
 app.command("info", epilog=info.EXAMPLES)(info.command)
 app.command("validate", epilog=validate.EXAMPLES)(validate.command)
 app.command("methods", epilog=methods.EXAMPLES)(methods.command)

@@ -161,33 +161,47 @@ class EcoKV(Booster):
 
 
 @dataclass(frozen=True)
-class CosineOnly(Booster):
+class DiversityOnly(Booster):
+    """Base of pure diversity: lambda = 1, so the host gives windows and budgets only."""
+
+    def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
+        """Diversity alone, scaled to the mean of the host's scores."""
+        from ecokv_cli.eviction.diversity import combine
+
+        diversity = self.diversity(layer, attention.shape[1])
+        return combine(attention, diversity, attention.new_ones(len(attention)), attention)
+
+    def diversity(self, layer: Layer, candidates: int) -> torch.Tensor:
+        """Diversity ``[H, M]`` in [0, 1]."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class CosineOnly(DiversityOnly):
     """Pure cosine diversity: the host's window and budgets, filled by KeyDiff's order."""
 
     formula: ClassVar[str] = "F = D', D = minmax(-<u_j, mean u>) scaled to the mean of A"
     source: ClassVar[str] = "the keydiff option of MixKV, arXiv 2510.20707"
 
-    def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
-        """Diversity alone; lambda = 1."""
-        from ecokv_cli.eviction.diversity import combine, cosine_diversity
+    def diversity(self, layer: Layer, candidates: int) -> torch.Tensor:
+        """See `cosine_diversity`."""
+        from ecokv_cli.eviction.diversity import cosine_diversity
 
-        diversity = cosine_diversity(layer, attention.shape[1])
-        return combine(attention, diversity, attention.new_ones(len(attention)), attention)
+        return cosine_diversity(layer, candidates)
 
 
 @dataclass(frozen=True)
-class EuclidOnly(Booster):
+class EuclidOnly(DiversityOnly):
     """Pure Euclidean diversity: the host's window and budgets, filled by ManifoldKV's order."""
 
     formula: ClassVar[str] = "F = E', E = minmax(||k_j - c||) scaled to the mean of A"
     source: ClassVar[str] = "ECOKV's Euclidean part, arXiv 2609.06663, alone; the order of ManifoldKV"
 
-    def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
-        """Diversity alone; lambda = 1."""
-        from ecokv_cli.eviction.diversity import combine, euclidean_diversity
+    def diversity(self, layer: Layer, candidates: int) -> torch.Tensor:
+        """See `euclidean_diversity`."""
+        from ecokv_cli.eviction.diversity import euclidean_diversity
 
-        diversity = euclidean_diversity(layer, attention.shape[1])
-        return combine(attention, diversity, attention.new_ones(len(attention)), attention)
+        return euclidean_diversity(layer, candidates)
 
 
 BOOSTERS: dict[str, type[Booster]] = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -112,10 +111,6 @@ class Parts(Generic[Result]):
                 failed[task.name] = str(error)
             progress(done, len(tasks))
         return Gathered(results, reused, failed)
-
-    def clear(self) -> None:
-        """Remove the parts, once the study is written."""
-        shutil.rmtree(self.folder, ignore_errors=True)
 
     def _store(self, place: Path, result: Result) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 TASKS = ("docqa",)
 DOCQA_STEPS = 8
-"""An answer has five digits."""
+"""An answer has three to five digits, a token each, and an end."""
 
 
 def docqa(count: int, smallest: int = 64) -> Iterator[Question]:
-    """Held-out pages of `smallest` to 384 image tokens, one question each, exact answers of five digits."""
+    """Held-out pages of `smallest` to 384 image tokens, one question each, exact answers of three to five digits."""
     if count > len(HELD_OUT_SEEDS):
         raise UsageError(f"--samples {count}: the task has {len(HELD_OUT_SEEDS)} held-out pages")
     for number, (document, field) in enumerate(held_out(count, HELD_OUT_SEEDS, smallest)):

@@ -355,15 +355,13 @@ def test_views_parts_and_shared_tensors_are_stored_each_for_itself(tmp_path):
     assert 4 * numbers < (tmp_path / "layer_000.safetensors").stat().st_size < 4 * numbers + 1000
 
 
-def test_the_size_is_logged_before_anything_is_written(tmp_path, caplog):
-    import logging
-
-    logging.getLogger("ecokv_cli").propagate = True
-    with caplog.at_level(logging.INFO, "ecokv_cli"):
-        writer.require_space(tmp_path / "run" / "dump" / "page", 7_340_000)
-    (record,) = caplog.records
-    assert "page: about 7.3 MB will be written, " in record.getMessage()
-    assert record.getMessage().endswith(" GB are free")
+def test_the_size_is_logged_before_anything_is_written(tmp_path, monkeypatch):
+    lines = []
+    monkeypatch.setattr(writer.logger, "info", lambda line, *values: lines.append(line % values))
+    writer.require_space(tmp_path / "run" / "dump" / "page", 7_340_000)
+    (line,) = lines
+    assert "page: about 7.3 MB will be written, " in line
+    assert line.endswith(" GB are free")
     assert names(tmp_path) == []
 
 

@@ -64,13 +64,10 @@ def test_other_settings_or_another_input_of_the_same_name_are_computed_anew(tmp_
     assert changed.called == ["b"]
 
 
-def test_progress_and_clearing(tmp_path):
+def test_progress(tmp_path):
     seen = []
-    made = parts(tmp_path)
-    made.gather(Work().tasks(), progress=lambda done, total: seen.append((done, total)))
+    parts(tmp_path).gather(Work().tasks(), progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
-    made.clear()
-    assert not made.folder.exists()
 
 
 def test_tables_keep_the_kind_of_every_value(tmp_path):

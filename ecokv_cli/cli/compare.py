@@ -1,0 +1,115 @@
+"""``ecokv compare``: two runs side by side, with differences and intervals."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ecokv_cli.cli import options as o
+from ecokv_cli.cli.analyze import SUMMARY as LAYER_MEASURES
+from ecokv_cli.cli.common import FigureChoice
+from ecokv_cli.cli.console import Screen, command_line, guarded, table
+from ecokv_cli.cli.evict import SUMMARY as METHOD_MEASURES
+from ecokv_cli.errors import DumpError, OutputError
+
+if TYPE_CHECKING:
+    from ecokv_cli.dump.runs import Run
+    from ecokv_cli.studies.tables import Table
+
+EXAMPLES = """Examples:
+
+ecokv compare runs/qwen runs/llava                  layers and methods of two models
+
+ecokv compare runs/float32 runs/bfloat16 -o diff    the same samples: differences are taken per sample
+"""
+
+First = Annotated[Path, typer.Argument(help="A run with results of analyze or evict.", show_default=False)]
+Second = Annotated[Path, typer.Argument(help="Another one; differences are second minus first.", show_default=False)]
+Folder = Annotated[Path, typer.Option("--output", "-o", help="Folder of the comparison.", rich_help_panel=o.OUTPUT)]
+
+
+@guarded
+def command(
+    first: First,
+    second: Second,
+    output: Folder = Path("comparison"),
+    seed: o.Seed = 0,
+    figure_format: o.Format = "pdf,png",
+    width: o.Width = "double",
+    force: o.Force = False,
+    json: o.Json = False,
+    quiet: o.Quiet = False,
+    verbose: o.Verbose = False,
+    debug: o.Debug = False,  # noqa: ARG001 - read by guarded
+) -> None:
+    """Compare the results of two runs: another model, prompt, precision or set of layers.
+
+    Means over the samples of each run and their difference with a 95 % bootstrap interval; taken per sample where
+    both runs have the same samples.
+    """
+    from ecokv_cli.dump.runs import find_run
+    from ecokv_cli.dump.versions import versions
+    from ecokv_cli.dump.writer import fresh_folder
+    from ecokv_cli.figures.compare import compare_layers, compare_methods
+    from ecokv_cli.figures.gallery import save_drawings
+    from ecokv_cli.studies.compare import compare_tables
+    from ecokv_cli.studies.results import write_results
+    from ecokv_cli.studies.typeset import write_typeset
+
+    screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
+    figures = FigureChoice.parse(figure_format, width)
+    if output.exists() and not force:
+        raise OutputError(f"{output} exists; add --force to replace it, or name another folder with --output")
+    runs = find_run(first), find_run(second)
+    labels = _labels(*runs)
+    found: list[Table] = []
+    drawings = []
+    layers, methods = _pair(runs, "analysis", "layers"), _pair(runs, "eviction", "methods")
+    if not layers and not methods:
+        raise DumpError(
+            f"{runs[0].folder} and {runs[1].folder} share no results; run `ecokv analyze` or `ecokv evict` on both"
+        )
+    if layers:
+        found.append(compare_tables(*layers, ("layer",), LAYER_MEASURES, "layers_compared", seed))
+        drawings.append(compare_layers(found[-1], labels, figures.width))
+    if methods:
+        by = ("budget", "method")
+        found.append(compare_tables(*methods, by, METHOD_MEASURES, "methods_compared", seed))
+        drawings.append(compare_methods(found[-1], labels, figures.width))
+    summary = {
+        "command": command_line(), "versions": versions(), "first": labels[0], "second": labels[1],
+        "settings": {"seed": seed, "width": figures.width}, "results": {each.name: each.rows for each in found},
+    }  # fmt: skip
+    with fresh_folder(output, force=force) as unfinished:
+        write_results(unfinished, found, summary)
+        for each in found:
+            write_typeset(unfinished, each, each.columns)
+        save_drawings(unfinished / "figures", [drawing for drawing in drawings if drawing], figures.formats)
+    for each in found:
+        keys = each.columns[: each.columns.index("measure")]
+        columns = (*keys, "measure", "first", "second", "difference", "low", "high", "paired")
+        rows = [["all" if c in keys and row[c] is None else row[c] for c in columns] for row in each]
+        screen.show(table(f"{each.name}: {labels[0]} and {labels[1]}", columns, rows, keys=len(keys) + 1))
+    screen.finish(summary, f"results: {output}")
+
+
+def _pair(runs: tuple[Run, Run], kind: str, name: str) -> tuple[Table, Table] | None:
+    """The same table of both runs, None if one of them lacks it."""
+    from ecokv_cli.studies.results import read_results
+
+    results = [read_results(run.folder / kind) for run in runs]
+    if results[0] is None or results[1] is None:
+        return None
+    return results[0].table(name), results[1].table(name)
+
+
+def _labels(first: Run, second: Run) -> tuple[str, str]:
+    """Model ids where they differ, else folder names, else whole paths."""
+    models = tuple(run.samples()[0].manifest.model.id for run in (first, second))
+    folders = first.folder.resolve().name, second.folder.resolve().name
+    for names in (models, folders):
+        if names[0] != names[1]:
+            return names[0], names[1]
+    return str(first.folder), str(second.folder)

@@ -1,0 +1,142 @@
+"""evaluate, analysis over several runs, and compare, on the shipped model."""
+
+import csv
+import json
+
+import pytest
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+EVALUATE = ("evaluate", "--task", "docqa", "--samples", "3", "-b", "24,16", "--window", "8", "--method", "snapkv",
+            "--method", "snapkv+ecokv", "-o", "r")  # fmt: skip
+
+
+def test_evaluate_writes_answers_accuracy_and_costs(ecokv, tmp_path):
+    status, out, _ = ecokv(*EVALUATE, "--json")
+    assert status == 0
+    assert json.loads(out)["metric"] == "exact"
+    folder = tmp_path / "r" / "evaluation"
+    answers = rows(folder / "answers.csv")
+    assert len(answers) == 3 * 5
+    full = [row for row in answers if row["method"] == "full"]
+    assert [row["score"] for row in full] == ["1.0"] * 3
+    assert {float(row["kept"]) for row in answers if row["budget"] == "16"} == {16}
+    table = rows(folder / "accuracy.csv")
+    against = {(row["method"], row["budget"]): row["against"] for row in table}
+    assert against["snapkv+ecokv[window=8]", "16"] == "snapkv[window=8], window 8"
+    for name in ("accuracy.tex", "accuracy.md", "accuracy_by_budget.tex", "cost.csv", "summary.json"):
+        assert (folder / name).stat().st_size
+    assert not (tmp_path / "r" / ".evaluation-parts").exists()
+    status, _, err = ecokv(*EVALUATE)
+    assert status == 2
+    assert "add --force" in err
+
+
+def test_evaluate_goes_on_where_it_was(ecokv, tmp_path, monkeypatch):
+    from ecokv_cli.errors import ModelError
+    from ecokv_cli.studies import evaluate
+
+    real, asked = evaluate.answer, []
+
+    def failing(loaded, question, settings):
+        asked.append(question.id)
+        if asked == ["page-0000", "page-0001"]:
+            raise ModelError("stopped")
+        return real(loaded, question, settings)
+
+    monkeypatch.setattr(evaluate, "answer", failing)
+    assert ecokv(*EVALUATE)[0] == 1
+    status, _, err = ecokv(*EVALUATE)
+    assert status == 0
+    assert "1 of 3 samples were there already" in err
+    assert asked == ["page-0000", "page-0001", "page-0001", "page-0002"]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ((), "give --task docqa or --manifest FILE"),
+    (("--task", "docvqa"), "--task docvqa: unknown"),
+    (("--task", "docqa", "--metric", "anlz"), "did you mean 'anls'"),
+    (("--task", "docqa", "--window", "4,x"), "--window 'x'"),
+    (("--task", "docqa", "-b", "2", "--window", "4"), "smaller than its window"),
+    (("--task", "docqa", "--method", "oracle"), "sees the queries of the answer"),
+])  # fmt: skip
+def test_evaluate_refuses_before_the_model_is_loaded(ecokv, arguments, message):
+    status, _, err = ecokv("evaluate", *arguments)
+    assert status == 2
+    assert message in err
+
+
+@pytest.fixture
+def two_runs(ecokv, tmp_path):
+    """Two runs of the same two samples, one stored in half precision."""
+    from ecokv_cli.sample.shipped import shipped_folder
+
+    lines = (shipped_folder() / "samples.jsonl").read_text().splitlines()[:2]
+    manifest = [json.loads(line) for line in lines]
+    for entry in manifest:
+        entry["image"] = str(shipped_folder() / entry["image"])
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, manifest)))
+    for name, dtype in (("a", "float32"), ("b", "float16")):
+        assert ecokv("dump", "--manifest", "two.jsonl", "-o", name, "--store-dtype", dtype)[0] == 0
+        assert ecokv("analyze", name, "--figures", "none")[0] == 0
+        assert ecokv("evict", name, "--figures", "none", "--method", "snapkv", "--method", "keydiff")[0] == 0
+    return tmp_path / "a", tmp_path / "b"
+
+
+def test_runs_are_analysed_together_and_compared(ecokv, tmp_path, two_runs):
+    first, _ = two_runs
+    summed = rows(first / "analysis" / "layers_over_samples.csv")
+    one = [row for row in summed if row["layer"] == "3" and row["measure"] == "cos_mean"]
+    single = [float(r["cos_mean"]) for r in rows(first / "analysis" / "layers.csv") if r["layer"] == "3"]
+    assert float(one[0]["mean"]) == pytest.approx(sum(single) / 2)
+    assert one[0]["n"] == "2"
+    assert float(one[0]["low"]) == pytest.approx(min(single))
+
+    status, out, _ = ecokv("compare", "a", "b")
+    assert status == 0
+    assert "layers_compared" in out
+    layers = rows(tmp_path / "comparison" / "layers_compared.csv")
+    assert {row["paired"] for row in layers} == {"True"}
+    assert {row["layer"] for row in layers} == {"", *map(str, range(6))}
+    assert all(abs(float(r["difference"])) < 1e-3 for r in layers if r["measure"] == "cos_mean")
+    assert any(float(r["difference"]) != 0 for r in layers if r["measure"] == "cos_mean")
+    assert rows(tmp_path / "comparison" / "methods_compared.csv")
+    assert {p.stem for p in (tmp_path / "comparison" / "figures").glob("*.png")} == {
+        "compare_layers",
+        "compare_methods",
+    }
+    assert ecokv("compare", "a", "b")[0] == 1
+
+    status, _, err = ecokv("analyze", "a", "b", "--figures", "none", "--force")
+    assert status == 0, err
+    names = {row["sample"] for row in rows(first / "analysis" / "layers.csv")}
+    assert names == {f"{run}--{sample}" for run in "ab" for sample in ("two-columns", "one-column")}
+
+
+def test_a_failing_sample_is_left_out_and_counted(ecokv, two_runs):
+    first, _ = two_runs
+    layer = next((first / "dump" / "one-column").glob("layer_002*"))
+    layer.write_bytes(layer.read_bytes()[:-7])
+    status, _, err = ecokv("analyze", "a", "--figures", "none", "--force")
+    assert status == 1
+    assert "truncated" in err
+    status, _, err = ecokv("analyze", "a", "--figures", "none", "--force", "--keep-going")
+    assert status == 1
+    assert "one-column: left out" in err
+    assert "1 of 2 samples failed" in err
+    summary = json.loads((first / "analysis" / "summary.json").read_text())
+    assert list(summary["failed"]) == ["one-column"]
+    assert {row["sample"] for row in rows(first / "analysis" / "layers.csv")} == {"two-columns"}
+    assert not (first / ".analysis-parts").exists()
+
+
+def test_runs_without_results_cannot_be_compared(ecokv):
+    for name in ("a", "b"):
+        assert ecokv("dump", "-o", name)[0] == 0
+    status, _, err = ecokv("compare", "a", "b")
+    assert status == 1
+    assert "share no results" in err
