@@ -1,6 +1,7 @@
 """The project's own document-QA task: held-out pages, exact answers.
 
-``python -m ecokv_cli.studies.docqa`` measures the shipped model on it, as its model card reports.
+``python -m ecokv_cli.studies.docqa`` measures the shipped model on it, as its model card reports; with ``--export`` it
+writes the pages with a manifest instead, for every command that takes one.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import argparse
 import json
 from itertools import pairwise
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 from scipy.stats import binomtest
 
+from ecokv_cli.dump.writer import fresh_folder
 from ecokv_cli.studies.tables import Table
 from ecokv_cli.tiny import SHIPPED_MODEL
 from ecokv_cli.tiny.documents import HELD_OUT_SEEDS, VALIDATION_SEEDS, held_out
@@ -81,8 +84,28 @@ def accuracy_by_size(answers: Table) -> Table:
     return table
 
 
+def export_pages(folder: Path, count: int, seeds: range = HELD_OUT_SEEDS) -> Path:
+    """Write pages as PNG with a ``samples.jsonl`` of questions, answers and boxes, and return its path.
+
+    Raises
+    ------
+    OutputError
+        If `folder` exists.
+    """
+    lines = []
+    with fresh_folder(folder, force=False) as partial:
+        for number, (document, field) in enumerate(held_out(count, seeds)):
+            name = f"page-{number:04d}"
+            document.image.save(partial / f"{name}.png")
+            boxes = {"key": field.key_box, "value": field.value_box}
+            line = {"id": name, "image": f"{name}.png", "prompt": QUESTION.format(field.key), "answers": [field.value]}
+            lines.append(json.dumps({**line, "boxes": boxes}))
+        (partial / "samples.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder / "samples.jsonl"
+
+
 def main() -> None:
-    """Measure a checkpoint and print one JSON line per size bin."""
+    """Measure a checkpoint and print one JSON line per size bin, or export the pages."""
     from ecokv_cli.models.loading import load_model
 
     parser = argparse.ArgumentParser(
@@ -91,8 +114,12 @@ def main() -> None:
     parser.add_argument("--model", default=str(SHIPPED_MODEL))
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--validation", action="store_true", help="validation instead of held-out pages")
+    parser.add_argument("--export", type=Path, metavar="FOLDER", help="write pages and manifest there, measure nothing")
     options = parser.parse_args()
     seeds = VALIDATION_SEEDS if options.validation else HELD_OUT_SEEDS
+    if options.export:
+        print(export_pages(options.export, options.count, seeds))  # noqa: T201 - a program's output
+        return
     answers = answer_pages(load_model(options.model), options.count, seeds)
     for row in accuracy_by_size(answers):
         print(json.dumps(row))  # noqa: T201 - a program's output
