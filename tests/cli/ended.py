@@ -4,7 +4,8 @@ import subprocess
 import sys
 
 SCRIPT = """
-import importlib, os, sys
+import importlib, os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell ignore it
 where, turn, number, *arguments = sys.argv[1:]
 module, _, name = where.partition(":")
 owner = importlib.import_module(module)
