@@ -1,0 +1,148 @@
+"""What the Python interface has beyond the package's own parts: runs by path, whole studies, data frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ecokv_cli.dump.layers import choose_layers
+from ecokv_cli.dump.runs import find_run, parse_range
+from ecokv_cli.errors import UsageError
+from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_methods, parse_single
+from ecokv_cli.studies.analyze import AnalyzeSettings
+from ecokv_cli.studies.analyze import analyze as _analyze
+from ecokv_cli.studies.evict import EvictSettings
+from ecokv_cli.studies.evict import evict as _evict
+from ecokv_cli.studies.tables import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+    from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.dump.runs import Run
+
+
+def open_run(path: str | Path | None = None) -> Run:
+    """The run at `path` (its folder, its ``dump`` folder or one sample's), or the latest under ``./ecokv-runs``.
+
+    Raises
+    ------
+    DumpError
+        If there is no run there.
+    """
+    return find_run(None if path is None else Path(path))
+
+
+def analyze(
+    samples: Sequence[Dump],
+    *,
+    layers: str = "all",
+    heads: str = "all",
+    booster: str = "snapkv+ecokv",
+    pairs: int = 100_000,
+    seed: int = 0,
+    pca: Sequence[tuple[int, int]] = (),
+) -> dict[str, Table]:
+    """Geometry of keys and values, as ``ecokv analyze`` measures it; one layer in memory at a time.
+
+    Parameters
+    ----------
+    samples
+        Dumps of one model, from ``Run.samples()``.
+    layers, heads
+        ``all``, or a list such as ``0-3,7,-1``.
+    booster
+        The ecokv method whose importance, diversity and lambda are analysed.
+    pairs, seed
+        Size and seed of the sample of key pairs, where a prompt is too long to count all.
+    pca
+        (layer, KV head) pairs whose keys are projected.
+
+    Returns
+    -------
+    dict of str to Table
+        By name; docs/columns.md explains the columns.
+
+    Raises
+    ------
+    EcokvError
+        One line, as on the command line.
+    """
+    first = _first(samples)
+    settings = AnalyzeSettings(
+        tuple(choose_layers(layers, first)),
+        tuple(parse_range(heads, first.manifest.model.kv_heads, "heads")),
+        parse_single(booster),
+        pairs,
+        seed,
+        tuple(pca),
+    )
+    return {table.name: table for table in _analyze(samples, settings).tables}
+
+
+def evict(
+    samples: Sequence[Dump],
+    methods: Sequence[str] = DEFAULT_METHODS,
+    budgets: Sequence[int] = (64,),
+    *,
+    window: int | None = None,
+    layers: str = "all",
+    heads: str = "all",
+) -> dict[str, Table]:
+    """Simulated eviction, as ``ecokv evict`` does it; one layer in memory at a time.
+
+    Parameters
+    ----------
+    samples
+        Dumps of one model, from ``Run.samples()``.
+    methods, budgets
+        Every method at every budget; budgets count tokens per KV head and layer, the window included.
+    window
+        One window for all methods; by default each has its own.
+    layers, heads
+        ``all``, or a list such as ``0-3,7,-1``.
+
+    Returns
+    -------
+    dict of str to Table
+        By name; docs/columns.md explains the columns.
+
+    Raises
+    ------
+    EcokvError
+        One line, as on the command line.
+    """
+    first = _first(samples)
+    chosen = choose_layers(layers, first)
+    chosen_heads = parse_range(heads, first.manifest.model.kv_heads, "heads")
+    settings = EvictSettings(
+        tuple(parse_methods(methods, window)),
+        tuple(budgets),
+        tuple(chosen),
+        tuple(chosen_heads),
+        (chosen[0], chosen_heads[0]),
+    )
+    return {table.name: table for table in _evict(samples, settings).tables}
+
+
+def frame(table: Table) -> pd.DataFrame:
+    """A table as a pandas data frame; undefined numbers are missing values.
+
+    Raises
+    ------
+    UsageError
+        If pandas is not installed.
+    """
+    try:
+        import pandas as pd
+    except ImportError:
+        raise UsageError('data frames need pandas; pip install "ecokv-cli[pandas]"') from None
+    return pd.DataFrame(table.rows, columns=list(table.columns))
+
+
+def _first(samples: Sequence[Dump]) -> Dump:
+    if not samples:
+        raise UsageError("no samples given; open_run(FOLDER).samples() lists those of a run")
+    return samples[0]
