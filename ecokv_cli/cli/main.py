@@ -35,14 +35,18 @@ app = typer.Typer(
 
 def _version(value: bool) -> None:
     if value:
-        typer.echo(f"ecokv {__version__}")
+        from ecokv_cli.dump.versions import versions
+
+        found = versions()
+        beside = ", ".join(f"{name} {found[name]}" for name in ("python", "torch", "transformers") if name in found)
+        typer.echo(f"ecokv {__version__} ({beside}); ecokv info --env tells the rest")
         raise typer.Exit
 
 
 @app.callback()
 def root(
     version: Annotated[
-        bool, typer.Option("--version", help="Show the version.", callback=_version, is_eager=True)
+        bool, typer.Option("--version", help="Show versions.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
     """Offline analysis of KV-cache geometry and eviction in multimodal language models.

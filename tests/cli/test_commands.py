@@ -5,6 +5,7 @@ import json
 import re
 import subprocess
 import sys
+from importlib.metadata import version
 
 import pytest
 from PIL import Image
@@ -246,7 +247,10 @@ def test_help_is_fast_to_import_and_shows_examples(ecokv):
 def test_version(ecokv):
     from ecokv_cli import __version__
 
-    assert ecokv("--version") == (0, f"ecokv {__version__}\n", "")
+    status, out, err = ecokv("--version")
+    assert (status, err) == (0, "")
+    assert out.startswith(f"ecokv {__version__} (python 3.")
+    assert f"torch {version('torch')}, transformers {version('transformers')}); ecokv info --env" in out
 
 
 def test_unknown_options_are_usage_errors(ecokv):
