@@ -23,7 +23,18 @@ PACKAGES = (
     "pillow",
 )
 
-EXTRAS = ("accelerate", "gguf", "torchvision", "pyarrow", "pandas", "ray", "kvpress", "huggingface-hub", "typer", "rich")
+EXTRAS = (
+    "accelerate",
+    "gguf",
+    "torchvision",
+    "pyarrow",
+    "pandas",
+    "ray",
+    "kvpress",
+    "huggingface-hub",
+    "typer",
+    "rich",
+)
 """Packages that ecokv can do without, or that decide no number."""
 
 VARIABLES = (
