@@ -16,13 +16,16 @@ from ecokv_cli.cli.common import (
     show_failures,
 )
 from ecokv_cli.cli.console import Screen, guarded, table
+from ecokv_cli.cli.machines import choose_engine, choose_share, show_shard
 from ecokv_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ecokv_cli.cli.machines import Share
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
+    from ecokv_cli.engines.workers import Engine
 
 EXAMPLES = """Examples:
 
@@ -60,12 +63,16 @@ def analyze_step(
     pca: Sequence[str],
     keep_going: bool,
     force: bool,
+    engine: Engine | None = None,
+    share: Share | None = None,
 ) -> dict[str, Any]:
     """Geometry of samples: tables, figures, report."""
     from ecokv_cli.dump.layers import choose_layers, left_out
     from ecokv_cli.dump.runs import parse_range
+    from ecokv_cli.engines.workers import LocalEngine, Tell, nothing
     from ecokv_cli.eviction.spec import parse_single
     from ecokv_cli.figures.gallery import draw_analysis, undrawn
+    from ecokv_cli.figures.reduction import reduce_analysis
     from ecokv_cli.studies.analyze import AnalyzeSettings
     from ecokv_cli.studies.many import Handling, analyze_many
     from ecokv_cli.studies.statistics import over_samples
@@ -87,13 +94,21 @@ def analyze_step(
     }  # fmt: skip
     parts = run.folder / ".analysis-parts"
     with screen.progress() as progress:
-        how = Handling(parts, described, keep_going, lambda done, total: progress("samples", done, total))
-        found = analyze_many(samples, settings, how)
-        result = found.result
+        with (engine or LocalEngine()).workers(nothing, Tell(note=screen.note)) as workers:
+            how = Handling(
+                parts, described, keep_going, lambda done, total: progress("samples", done, total), workers,
+                share.shard if share else None,
+            )  # fmt: skip
+            found = analyze_many(samples, settings, how)
+        if share:
+            share.leave(run.folder, found.samples, {}, found.failed)
+            return {"done": len(found.results), "failed": found.failed}
         progress("figures", 0, 1)
+        result, per_layer = reduce_analysis(found.results, SUMMARY)
         drawings = draw_analysis(result, figures.width, figures.names["analysis"])
-        summed = over_samples(result.layers, ("model", "layer"), SUMMARY, seed)
-        findings = Findings("analysis", result.tables, result.layers, described, drawings, [summed], found.failed)
+        summed = over_samples(per_layer, ("model", "layer"), SUMMARY, seed)
+        overview = per_layer if len(found.results) == 1 else summed
+        findings = Findings("analysis", found.results, overview, described, drawings, [summed], found.failed)
         summary = keep(run, samples, findings, figures, force=force, finished=parts)
     if found.reused:
         screen.note(f"{found.reused} of {len(samples)} samples were analysed already")
@@ -102,7 +117,7 @@ def analyze_step(
             screen.note(line)
     shown = ("layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "spearman")
     titles = ("layer", "cos", "dist", "eff. rank", "r_euc", "λ ecokv", "λ mixkv", "ρ imp-div")
-    screen.show(table(*averaged(result.layers, summed, ("layer",), shown[1:], titles)))
+    screen.show(table(*averaged(per_layer, summed, ("layer",), shown[1:], titles)))
     return {**summary, "failed": found.failed}
 
 
@@ -123,6 +138,11 @@ def command(
     pca: o.Pca = None,
     seed: o.Seed = 0,
     keep_going: o.GoOn = False,
+    engine: o.EngineName = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    num_cpus_per_worker: o.WorkerCpus = None,
+    shard: o.ShardOf = None,
     figure_names: o.Figures = "all",
     figure_format: o.Format = "pdf,png",
     width: o.Width = "double",
@@ -138,11 +158,18 @@ def command(
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis",))
+    machines = choose_engine(engine, address, workers, num_cpus_per_worker)
     run, samples = open_samples(paths, limit)
+    options: dict[str, Any] = {
+        "layers": layers, "heads": heads, "booster": booster, "window": window, "pairs": pairs, "seed": seed,
+        "pca": pca or [],
+    }  # fmt: skip
+    share = choose_share(shard, paths, "analysis", **options, limit=limit, figures=[figure_format, width, figure_names])
     summary = analyze_step(
-        screen, run, samples, figures, layers=layers, heads=heads,
-        booster=booster, window=window, pairs=pairs, seed=seed,
-        pca=pca or (), keep_going=keep_going, force=force,
+        screen, run, samples, figures, **options, keep_going=keep_going, force=force, engine=machines, share=share,
     )  # fmt: skip
+    if share:
+        show_shard(screen, run.folder, share, summary["done"], summary["failed"])
+        return
     screen.finish(summary, f"report: {summary['report']}")
     show_failures(screen, summary["failed"], len(samples))

@@ -5,20 +5,24 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ecokv_cli.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from ecokv_cli.cli.console import Screen
+    from ecokv_cli.cli.machines import Share
+    from ecokv_cli.engines.workers import Workers
     from ecokv_cli.models.loading import LoadedModel
+    from ecokv_cli.models.source import ModelFacts
     from ecokv_cli.studies.evaluate import EvaluateSettings, Question
     from ecokv_cli.studies.metrics import Metric
+    from ecokv_cli.studies.parts import Codec
     from ecokv_cli.studies.tables import Table
 
 PARTS = ".evaluation-parts"
@@ -87,27 +91,62 @@ def parse_windows(text: str | None) -> list[int] | None:
     return list(dict.fromkeys(map(int, parts)))
 
 
-def gather_answers(
-    screen: Screen, loaded: LoadedModel, work: Work, settings: EvaluateSettings, folder: Path, *, keep_going: bool
-) -> tuple[Table, dict[str, str]]:
-    """Answers of all samples, those of an earlier run included, and the failures."""
-    from ecokv_cli.studies.evaluate import ANSWERS, answer, graded
-    from ecokv_cli.studies.parts import Parts, Task, tables_codec
-    from ecokv_cli.studies.tables import Table
-
-    questions = list(work.questions)
-    described = {
-        "arms": [(arm.method.name, arm.budget) for arm in settings.arms], "steps": settings.steps,
-        "template": settings.template, "model": loaded.info.id, "config": loaded.info.config_sha256,
-        "revision": loaded.info.revision, "dtype": str(loaded.model.dtype), "backend": loaded.backend,
+def depends_on(facts: ModelFacts, settings: EvaluateSettings) -> dict[str, Any]:
+    """What every answer depends on besides its sample and its arm."""
+    return {
+        "steps": settings.steps, "template": settings.template, "model": facts.info.id,
+        "config": facts.info.config_sha256, "revision": facts.info.revision, "dtype": facts.dtype,
+        "backend": facts.backend,
         "head_scores": None if settings.head_scores is None else settings.head_scores.tolist(),
     }  # fmt: skip
-    parts = Parts(folder / PARTS, described, tables_codec(lambda t: t[0], lambda t: [t]))
-    tasks = [Task(q.id, q.identity, partial(answer, loaded, q, settings)) for q in questions]
+
+
+def gather_answers(
+    screen: Screen, loaded: LoadedModel | Workers, work: Work, settings: EvaluateSettings, folder: Path, *,
+    keep_going: bool, share: Share | None = None,
+) -> tuple[Table, dict[str, str]]:  # fmt: skip
+    """Answers of all samples, those of an earlier run included, and the failures.
+
+    `loaded` is the model, or workers that have it. Of a `share` the answers are those of its own samples, which stay
+    in the folder, and a marker beside them says what it takes to put all shares together.
+    """
+    from ecokv_cli.engines.workers import LocalWorkers, Workers
+    from ecokv_cli.models.source import ModelFacts, alike
+    from ecokv_cli.studies.evaluate import answer
+    from ecokv_cli.studies.parts import Parts, Task
+
+    questions = list(work.questions)
+    workers = loaded if isinstance(loaded, Workers) else LocalWorkers(lambda: loaded)
+    facts = workers.ask(ModelFacts.of)
+    described = {"arms": [(arm.method.name, arm.budget) for arm in settings.arms], **depends_on(facts, settings)}
+    parts = Parts(folder / PARTS, described, answers_codec())
+    tasks = [Task(q.id, q.identity, q) for q in questions]
+    mine = share.shard.of(tasks) if share else tasks
+    doing = partial(alike, facts=facts, work=partial(answer, settings=settings))
     with screen.progress() as progress:
-        found = parts.gather(tasks, keep_going=keep_going, progress=lambda d, n: progress("samples", d, n))
+        found = parts.gather(
+            mine, doing, workers, keep_going=keep_going, of=len(tasks), progress=lambda d, n: progress("samples", d, n)
+        )
     if found.reused:
-        screen.note(f"{found.reused} of {len(questions)} samples were there already")
-    rows = list(itertools.chain.from_iterable(result.rows for result in found.results))
+        screen.note(f"{found.reused} of {len(mine)} samples were there already")
     right = {q.id: q.answers for q in questions}
-    return graded(Table("answers", ANSWERS, rows), right, work.metric), found.failed
+    if share:
+        samples = [{"name": t.name, "key": parts.key(t), "answers": right[t.name]} for t in tasks]
+        share.leave(folder, samples, {**described, "task": work.task, "metric": work.metric.name}, found.failed)
+    return graded_answers(found.results, right, work.metric), found.failed
+
+
+def answers_codec() -> Codec[Table]:
+    """How the answers of a sample are stored."""
+    from ecokv_cli.studies.parts import tables_codec
+
+    return tables_codec(lambda tables: tables[0], lambda table: [table])
+
+
+def graded_answers(results: Iterable[Table], right: Mapping[str, Sequence[str]], metric: Metric) -> Table:
+    """The answers of all samples below each other, with their scores."""
+    from ecokv_cli.studies.evaluate import ANSWERS, graded
+    from ecokv_cli.studies.tables import Table
+
+    rows = list(itertools.chain.from_iterable(result.rows for result in results))
+    return graded(Table("answers", ANSWERS, rows), right, metric)

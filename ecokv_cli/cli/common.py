@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import dataclass, field, replace
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.cli.console import command_line
 from ecokv_cli.errors import EcokvError, OutputError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from ecokv_cli.cli.console import Screen
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.figures.drawing import Drawing
+    from ecokv_cli.studies.results import Tabular
     from ecokv_cli.studies.tables import Table
 
 
@@ -46,12 +48,12 @@ class FigureChoice:
 class Findings:
     """What a study hands over to be written.
 
-    All tables, the one that sums them up, settings, drawings, tables that are also wanted as Markdown and LaTeX, and
-    the samples that were left out, with the reason.
+    Results with tables, one or one per sample; the table that sums them up, settings, drawings, tables that are also
+    wanted as Markdown and LaTeX, and the samples that were left out, with the reason.
     """
 
     kind: str
-    tables: Sequence[Table]
+    results: Iterable[Tabular]
     overview: Table
     settings: dict[str, Any]
     drawings: Sequence[Drawing]
@@ -77,14 +79,15 @@ def keep(
     from ecokv_cli.dump.writer import fresh_folder
     from ecokv_cli.figures.gallery import save_drawings
     from ecokv_cli.figures.run_report import write_run_report
-    from ecokv_cli.studies.results import summarise, write_results
+    from ecokv_cli.studies.results import summarise, write_results, write_tables
     from ecokv_cli.studies.typeset import write_typeset
 
     summary = summarise(samples, command_line(), versions(), findings.settings, findings.overview)
     summary["failed"] = findings.failed
     folder = run.folder / findings.kind
     with fresh_folder(folder, force=force) as partial:
-        write_results(partial, [*findings.tables, *findings.typeset], summary)
+        write_tables(partial, findings.results)
+        write_results(partial, findings.typeset, summary)
         for table in findings.typeset:
             write_typeset(partial, table, table.columns)
         save_drawings(partial / "figures", findings.drawings, figures.formats)
@@ -102,7 +105,7 @@ def require_free(run: Run, kind: str, *, force: bool) -> None:
         raise OutputError(f"{folder} exists; add --force to replace it")
 
 
-def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, list[Dump]]:
+def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, Sequence[Dump]]:
     """The first run and the samples of all of them, each with a name of its own.
 
     Raises
@@ -110,14 +113,14 @@ def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, 
     UsageError
         If the runs are of models of different shapes.
     """
+    from ecokv_cli.dump.reader import DumpHandle
     from ecokv_cli.dump.runs import find_run
 
     runs = [find_run(path) for path in paths] if paths else [find_run(None)]
-    found = [(run, dump) for run in runs for dump in run.samples()]
-    names = [dump.manifest.sample for _, dump in found]
+    found = [(run, dump, dump.manifest.sample) for run in runs for dump in run.handles()]
+    times = Counter(name for _, _, name in found)
     samples = [
-        dump if names.count(dump.manifest.sample) == 1 else _renamed(dump, f"{run.folder.name}--{dump.manifest.sample}")
-        for run, dump in found
+        dump if times[name] == 1 else DumpHandle(dump.folder, f"{run.folder.name}--{name}") for run, dump, name in found
     ][:limit]
     first = samples[0].manifest.model
     for dump in samples:
@@ -128,10 +131,6 @@ def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, 
                 f"{first.kv_heads}; analyse them apart and use ecokv compare"
             )
     return runs[0], samples
-
-
-def _renamed(dump: Dump, name: str) -> Dump:
-    return replace(dump, manifest=replace(dump.manifest, sample=name))
 
 
 def averaged(

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, ParamSpec
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from ecokv_cli.errors import EcokvError
 
@@ -124,12 +124,12 @@ class _Lines(logging.Handler):
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], keys: int = 1) -> list[RichTable]:
-    """A table for the screen: words to the left, numbers to the right.
+    """A table for the screen: words to the left, numbers to the right; a cell may be a text with a style.
 
     Where the terminal is too narrow for all columns they are shown in several tables below each other, each beginning
     with the first `keys` columns; a number is never broken.
     """
-    cells = [[_cell(value) for value in row] for row in rows]
+    cells = [[value if isinstance(value, Text) else Text(_cell(value)) for value in row] for row in rows]
     widths = [max(len(name), *(len(row[i]) for row in cells)) + 2 if cells else 0 for i, name in enumerate(columns)]
     room = (Console().width if sys.stdout.isatty() else WIDE) - sum(widths[:keys])
     parts: list[list[int]] = [[]]
@@ -142,13 +142,15 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], key
     for number, part in enumerate(parts):
         chosen = [*range(keys), *part]
         block = RichTable(
-            title=(title or None) if number == 0 else None, title_justify="left", box=None, pad_edge=False,
+            title=Text(title) if title and number == 0 else None, title_justify="left", box=None, pad_edge=False,
             show_header=any(columns),
         )  # fmt: skip
         for i in chosen:
-            block.add_column(columns[i], justify="right" if numeric[i] else "left", overflow="fold", no_wrap=numeric[i])
+            block.add_column(
+                Text(columns[i]), justify="right" if numeric[i] else "left", overflow="fold", no_wrap=numeric[i]
+            )
         for row in cells:
-            block.add_row(*(escape(row[i]) for i in chosen))
+            block.add_row(*(row[i] for i in chosen))
         shown.append(block)
     return shown
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.cli import options as o
 from ecokv_cli.cli.console import Screen, command_line, guarded, table
+from ecokv_cli.cli.machines import choose_engine, choose_share
 from ecokv_cli.errors import UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.models.loading import LoadedModel
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.models.source import ModelSource
     from ecokv_cli.sample.images import LoadedImage
     from ecokv_cli.sample.samples import Sample
     from ecokv_cli.sample.templates import ChatTemplate
@@ -52,24 +53,17 @@ class ModelChoice:
     template: ChatTemplate | None = None
     system: str | None = None
 
+    def recipe(self) -> ModelSource:
+        """What loads the model, wherever it is called."""
+        from ecokv_cli.models.source import ModelSource
+
+        return ModelSource(**vars(self))
+
     def load(self, screen: Screen, progress: Callable[[str, int, int], None]) -> tuple[LoadedModel, float]:
         """The model, and how many seconds it took."""
         progress("load model", 0, 1)
         began = time.monotonic()
-        from ecokv_cli.models.loading import load_model
-        from ecokv_cli.models.templates import use_template
-        from ecokv_cli.tiny import SHIPPED_MODEL
-
-        loaded = load_model(
-            self.source or str(SHIPPED_MODEL),
-            revision=self.revision,
-            device=self.device,
-            device_map=self.device_map,
-            dtype=self.dtype,
-            backend=self.attention,
-            trust_remote_code=self.trust_remote_code,
-        )
-        loaded = use_template(loaded, self.template, self.system)
+        loaded = self.recipe()()
         progress("load model", 1, 1)
         seconds = time.monotonic() - began
         screen.detail(f"{loaded.info.id} loaded in {seconds:.1f} s on {loaded.model.device}")
@@ -157,7 +151,7 @@ def dump_step(
         manifest = write_dump(
             loaded, sample, images, settings, folder, command=command_line(), force=force, progress=progress
         )
-    for line in manifest.nonfinite():
+    for line in (*manifest.nonfinite(), *manifest.unplaced()):
         screen.note(line)
     roles = ", ".join(f"{count} {role}" for role, count in manifest.tokens.by_role().items())
     took = {"loading": seconds, "prefill": manifest.seconds["prefill"], "decoding": manifest.seconds["decode"]}
@@ -213,6 +207,12 @@ def command(
     trust_remote_code: o.RemoteCode = False,
     store_dtype: o.StoreDtype = "auto",
     seed: o.Seed = 0,
+    engine: o.EngineName = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    num_cpus_per_worker: o.WorkerCpus = None,
+    num_gpus_per_worker: o.WorkerGpus = None,
+    shard: o.ShardOf = None,
     output: o.Output = None,
     force: o.Force = False,
     json: o.Json = False,
@@ -256,12 +256,18 @@ def command(
                 raise UsageError(f"{option} is for one sample; give it without --manifest")
         from ecokv_cli.cli.dump_many import many_step
 
+        machines = choose_engine(engine, address, workers, num_cpus_per_worker, num_gpus_per_worker)
         many_step(
-            screen, manifest, partial(choice.load, screen), settings,
+            screen, manifest, choice.recipe(), settings, machines,
             output=output, limit=limit, keep_going=keep_going, force=force,
+            share=choose_share(shard, [output] if output else None, "dump"),
         )  # fmt: skip
         return
-    for option, given in (("--limit", limit is not None), ("--keep-going", keep_going)):
+    many = {
+        "--limit": limit is not None, "--keep-going": keep_going, "--engine": engine != "local",
+        "--shard": shard is not None,
+    }  # fmt: skip
+    for option, given in many.items():
         if given:
             raise UsageError(f"{option} is for many samples; give them with --manifest FILE")
     sample = choose_sample(images or (), prompt)

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ecokv_cli.cli import answering as a
 from ecokv_cli.cli import options as o
-from ecokv_cli.cli.console import Screen, command_line, guarded, table
+from ecokv_cli.cli.common import FigureChoice
+from ecokv_cli.cli.console import Screen, guarded
+from ecokv_cli.cli.evaluate_report import SUMMARY, report
 from ecokv_cli.cli.evict import parse_budgets
+from ecokv_cli.cli.explaining import explain_samples, find_questions, require_unexplained
+from ecokv_cli.cli.machines import choose_engine, choose_share, show_shard
 from ecokv_cli.errors import EcokvError, UsageError
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from ecokv_cli.studies.evaluate import EvaluateSettings
-    from ecokv_cli.studies.tables import Table
 
 EXAMPLES = """Examples:
 
@@ -26,6 +23,8 @@ ecokv evaluate --task docqa --method snapkv --method snapkv+ecokv --budget 64,32
 ecokv evaluate --manifest docvqa.jsonl --metric anls -m Qwen/Qwen2-VL-7B-Instruct -b 256,128,64
 
 ecokv evaluate --task docqa --samples 500 -o runs/docqa     started again it goes on where it was
+
+ecokv evaluate --task docqa --samples 500 -o runs/docqa --explain page-0003     why a method failed there
 """
 
 DEFAULTS = ("full", "random", "snapkv", "snapkv+mixkv", "snapkv+ecokv", "keydiff")
@@ -35,6 +34,15 @@ Methods = Annotated[
     typer.Option(
         "--method",
         help="host+booster; repeat.  [default: full, random, snapkv, snapkv+mixkv, snapkv+ecokv, keydiff]",
+        show_default=False,
+    ),
+]
+Explain = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--explain",
+        metavar="SAMPLE",
+        help="Look closely at this sample alone (repeat for several): what each head kept of where its answer stands.",
         show_default=False,
     ),
 ]
@@ -54,6 +62,7 @@ def command(
     method: Methods = None,
     budget: o.Budgets = None,
     window: Windows = None,
+    explain: Explain = None,
     samples: a.Samples = None,
     smallest: a.Smallest = 64,
     max_new_tokens: a.NewTokens = None,
@@ -68,7 +77,16 @@ def command(
     trust_remote_code: o.RemoteCode = False,
     seed: o.Seed = 0,
     keep_going: a.KeepGoing = False,
+    engine: o.EngineName = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    num_cpus_per_worker: o.WorkerCpus = None,
+    num_gpus_per_worker: o.WorkerGpus = None,
+    shard: o.ShardOf = None,
     output: o.Output = None,
+    figure_names: o.Figures = "all",
+    figure_format: o.Format = "pdf,png",
+    width: o.Width = "double",
     force: o.Force = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -85,68 +103,50 @@ def command(
     from ecokv_cli.eviction.spec import parse_methods
 
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
+    machines = choose_engine(engine, address, workers, num_cpus_per_worker, num_gpus_per_worker)
+    figures = FigureChoice.parse(figure_format, width, figure_names, ("explain" if explain else "evaluation",))
+    if shard and explain:
+        raise UsageError("--explain looks at single samples; leave --shard out")
     work = a.choose_work(task, manifest, metric, samples, smallest, max_new_tokens, max_pixels)
     specs = list(method or DEFAULTS)
     if "full" not in specs:
         specs.insert(0, "full")  # costs and losses are told against it
     methods, budgets, windows = parse_methods(specs), parse_budgets(budget or ["64"]), a.parse_windows(window)
-    from ecokv_cli.studies.evaluate import EvaluateSettings, arms_of
+    from ecokv_cli.studies.evaluate import EvaluateSettings, arms_of, unfit
 
     arms = arms_of(methods, budgets, windows)
-    run = Run(output) if output else new_run(f"evaluate-{work.task}")
+    small = [f"{name} at {size}" for name, size in unfit(methods, budgets, windows)]
+    if small:
+        screen.note(f"left out, budgets too small for the window: {', '.join(small)}")
+    run = Run(output) if output else new_run(f"{'explain' if explain else 'evaluate'}-{work.task}")
     folder = run.folder / "evaluation"
-    if folder.exists() and not force:
+    chosen = find_questions(work, explain) if explain else []
+    require_unexplained(folder, chosen, force=force)
+    if (folder / SUMMARY).exists() and not force and not explain:
         raise UsageError(f"{folder} exists; add --force to replace it, or choose another run folder with --output")
-    if not output:
+    if not output and not explain:
         screen.note(f"into {run.folder}; if this is ended early, go on with --output {run.folder}")
-    from ecokv_cli.models.loading import load_model
-    from ecokv_cli.tiny import SHIPPED_MODEL
+    from ecokv_cli.engines.workers import Tell
+    from ecokv_cli.models.source import ModelFacts, ModelSource
 
-    loaded = load_model(
-        model or str(SHIPPED_MODEL), revision=revision, device=device, dtype=dtype,
-        backend=attn_implementation, trust_remote_code=trust_remote_code,
+    recipe = ModelSource(model, revision, device, dtype, attn_implementation, trust_remote_code)
+    share = choose_share(
+        shard, [output] if output else None, "evaluation", methods=specs, budgets=budgets, windows=windows, seed=seed,
+        figures=[figure_format, width, figure_names],
     )  # fmt: skip
-    table_of_heads = read_head_scores(head_scores).for_model(loaded.info, str(head_scores)) if head_scores else None
-    settings = EvaluateSettings(arms, work.steps, chat_template, table_of_heads)
-    answers, failed = a.gather_answers(screen, loaded, work, settings, run.folder, keep_going=keep_going)
-    summary = report(screen, answers, work, settings, folder, seed=seed, failed=failed, force=force)
-    screen.finish(summary, f"results: {folder}")
+    with machines.workers(recipe, Tell(note=screen.note), device=True) as pool:
+        heads = read_head_scores(head_scores) if head_scores else None
+        table_of_heads = heads.for_model(pool.ask(ModelFacts.of).info, str(head_scores)) if heads else None
+        settings = EvaluateSettings(arms, work.steps, chat_template, table_of_heads)
+        if explain:
+            found = explain_samples(screen, pool, work, chosen, settings, folder, figures, force=force)
+            screen.finish(found, f"report: {found['report']}")
+            return
+        answers, failed = a.gather_answers(screen, pool, work, settings, run.folder, keep_going=keep_going, share=share)
+    if share:
+        show_shard(screen, run.folder, share, len(answers.distinct("sample")), failed)
+    else:
+        summary = report(screen, answers, work, settings, folder, figures, seed=seed, failed=failed, force=force)
+        screen.finish(summary, f"report: {summary['report']}")
     if failed:
         raise EcokvError(f"{len(failed)} samples failed and are left out: {', '.join(list(failed)[:5])}")
-
-
-def report(
-    screen: Screen, answers: Table, work: a.Work, settings: EvaluateSettings, folder: Path, *, seed: int,
-    failed: dict[str, str], force: bool,
-) -> dict[str, Any]:  # fmt: skip
-    """Write tables and summary, and show accuracy and costs."""
-    from ecokv_cli.dump.versions import versions
-    from ecokv_cli.dump.writer import fresh_folder
-    from ecokv_cli.studies.accuracy import accuracy_table, cost_table, pivot
-    from ecokv_cli.studies.evaluate import hosts_of
-    from ecokv_cli.studies.results import write_results
-    from ecokv_cli.studies.typeset import write_typeset
-
-    accuracy, cost = accuracy_table(answers, hosts_of(settings.arms), seed), cost_table(answers)
-    papers = pivot(accuracy)
-    summary = {
-        "command": command_line(), "versions": versions(), "task": work.task, "metric": work.metric.name,
-        "settings": {"steps": settings.steps, "seed": seed, "chat template": settings.template},
-        "failed": failed, "results": accuracy.rows, "costs": cost.rows,
-    }  # fmt: skip
-    with fresh_folder(folder, force=force) as unfinished:
-        write_results(unfinished, [answers, accuracy, cost, papers], summary)
-        for each in (accuracy, cost, papers):
-            write_typeset(unfinished, each, each.columns)
-    shutil.rmtree(folder.parent / a.PARTS, ignore_errors=True)
-    columns = ("budget", "method", "window", "kept", "mean", "low", "high", "n", "difference", "p", "against")
-    rows = [["full" if row["budget"] is None else row["budget"], *(row[c] for c in columns[1:])] for row in accuracy]
-    title = f"{work.metric.name} ({work.metric.reading}), 95 % intervals over samples"
-    screen.show(table(title, columns, rows, keys=2))
-    shown = ("budget", "method", "window", "cache_ratio", "scoring_share", "decode_ratio")
-    screen.show(table("cost beside the full cache", shown, [[row[c] for c in shown] for row in cost], keys=2))
-    for sample, reason in failed.items():
-        screen.note(f"{sample}: {reason}")
-    if len({arm.window for arm in settings.arms if arm.budget is not None}) > 1:
-        screen.note("windows differ between rows; compare rows of the same window, or give --window W")
-    return summary

@@ -16,14 +16,17 @@ from ecokv_cli.cli.common import (
     show_failures,
 )
 from ecokv_cli.cli.console import Screen, guarded, table
+from ecokv_cli.cli.machines import choose_engine, choose_share, show_shard
 from ecokv_cli.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from ecokv_cli.cli.machines import Share
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
+    from ecokv_cli.engines.workers import Engine
     from ecokv_cli.studies.tables import Table
 
 EXAMPLES = """Examples:
@@ -56,16 +59,19 @@ def evict_step(
     seed: int,
     keep_going: bool,
     force: bool,
+    engine: Engine | None = None,
+    share: Share | None = None,
 ) -> dict[str, Any]:
     """Simulated eviction on samples: tables, figures, report."""
     from ecokv_cli.dump.headscores import read_head_scores
     from ecokv_cli.dump.layers import choose_layers, left_out
-    from ecokv_cli.dump.masks import write_masks
     from ecokv_cli.dump.runs import parse_range
+    from ecokv_cli.engines.workers import LocalEngine, Tell, nothing
     from ecokv_cli.eviction.spec import DEFAULT_METHODS, parse_methods
     from ecokv_cli.figures.gallery import draw_eviction, undrawn
+    from ecokv_cli.figures.reduction import reduce_eviction
     from ecokv_cli.studies.evict import EvictSettings
-    from ecokv_cli.studies.many import Handling, evict_many
+    from ecokv_cli.studies.many import Handling, evict_many, keep_masks
     from ecokv_cli.studies.statistics import over_samples
 
     require_free(run, "eviction", force=force)
@@ -95,17 +101,26 @@ def evict_step(
     parts = run.folder / ".eviction-parts"
     with screen.progress() as progress:
         identity = {**described, "table": None if settings.head_scores is None else settings.head_scores.tolist()}
-        how = Handling(parts, identity, keep_going, lambda done, total: progress("samples", done, total))
-        found = evict_many(samples, settings, how)
-        result = found.result
+        with (engine or LocalEngine()).workers(nothing, Tell(note=screen.note)) as workers:
+            how = Handling(
+                parts, identity, keep_going, lambda done, total: progress("samples", done, total), workers,
+                share.shard if share else None,
+            )  # fmt: skip
+            found = evict_many(samples, settings, how)
+        if share:
+            share.leave(run.folder, found.samples, {}, found.failed)
+            return {"done": len(found.results), "failed": found.failed}
         progress("figures", 0, 1)
-        left = [dump for dump in samples if dump.manifest.sample not in found.failed]
+        left = [dump for dump in samples if dump.manifest.sample in found.parts]
+        longest = max(len(dump.manifest.tokens.ids) for dump in left)
+        result, per_method = reduce_eviction(found.results, SUMMARY, longest)
         drawings = draw_eviction(result, left, figures.width, figures.names["eviction"])
-        summed = over_samples(result.methods, ("model", "budget", "method", "window"), SUMMARY, seed)
-        findings = Findings("eviction", result.tables, result.methods, described, drawings, [summed], found.failed)
+        summed = over_samples(per_method, ("model", "budget", "method", "window"), SUMMARY, seed)
+        overview = per_method if len(found.results) == 1 else summed
+        findings = Findings("eviction", found.results, overview, described, drawings, [summed], found.failed)
         summary = keep(
             run, samples, findings, figures, force=force, finished=parts,
-            extra=lambda folder: write_masks(folder, result.masks),
+            extra=lambda folder: keep_masks(found, folder),
         )  # fmt: skip
     if found.reused:
         screen.note(f"{found.reused} of {len(samples)} samples were done already")
@@ -116,18 +131,19 @@ def evict_step(
     for note in filter(None, [left_out(samples[0]), *notes, *_rounded(result.ledger), *absent]):
         screen.note(note)
     titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
-    screen.show(table(*averaged(result.methods, summed, ("budget", "method", "window"), SUMMARY, titles), keys=2))
+    screen.show(table(*averaged(per_method, summed, ("budget", "method", "window"), SUMMARY, titles), keys=2))
     return {**summary, "failed": found.failed}
 
 
 def _rounded(ledger: Table) -> list[str]:
     """One line for each method and budget whose published rounding spends another total than the nominal one."""
-    kept, exact = (ledger.aggregate(("method", "budget"), column, sum) for column in ("kept", "exact"))
+    kept, exact = (ledger.stats(("method", "budget"), column) for column in ("kept", "exact"))
+    sums = {key: (kept[key].total, stats.total) for key, stats in exact.items()}
     return [
-        f"{method} at {budget}: its rounding keeps {kept[method, budget]:,.0f} tokens instead of {total:,.0f} "
-        f"({kept[method, budget] / total - 1:+.1%})"
-        for (method, budget), total in exact.items()
-        if kept[method, budget] != total
+        f"{method} at {budget}: its rounding keeps {spent:,.0f} tokens instead of {total:,.0f} "
+        f"({spent / total - 1:+.1%})"
+        for (method, budget), (spent, total) in sums.items()
+        if spent != total
     ]
 
 
@@ -154,6 +170,11 @@ def command(
     focus: o.Focus = None,
     seed: o.Seed = 0,
     keep_going: o.GoOn = False,
+    engine: o.EngineName = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    num_cpus_per_worker: o.WorkerCpus = None,
+    shard: o.ShardOf = None,
     figure_names: o.Figures = "all",
     figure_format: o.Format = "pdf,png",
     width: o.Width = "double",
@@ -171,11 +192,18 @@ def command(
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width, figure_names, ("eviction",))
+    machines = choose_engine(engine, address, workers, num_cpus_per_worker)
     run, samples = open_samples(paths, limit)
+    options: dict[str, Any] = {
+        "layers": layers, "heads": heads, "methods": method or [], "budgets": budget or [], "window": window,
+        "head_scores": head_scores, "focus": focus, "seed": seed,
+    }  # fmt: skip
+    share = choose_share(shard, paths, "eviction", **options, limit=limit, figures=[figure_format, width, figure_names])
     summary = evict_step(
-        screen, run, samples, figures, layers=layers, heads=heads,
-        methods=method or (), budgets=budget or (), window=window, head_scores=head_scores,
-        focus=focus, seed=seed, keep_going=keep_going, force=force,
+        screen, run, samples, figures, **options, keep_going=keep_going, force=force, engine=machines, share=share,
     )  # fmt: skip
+    if share:
+        show_shard(screen, run.folder, share, summary["done"], summary["failed"])
+        return
     screen.finish(summary, f"report: {summary['report']}")
     show_failures(screen, summary["failed"], len(samples))

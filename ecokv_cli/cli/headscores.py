@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ecokv_cli.cli import options as o
+from ecokv_cli.cli.common import open_samples
 from ecokv_cli.cli.console import Screen, guarded, table
+from ecokv_cli.cli.machines import choose_engine
+
+if TYPE_CHECKING:
+    from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.studies.headscores import Hits
 
 EXAMPLES = """Examples:
 
@@ -34,6 +41,10 @@ def command(
     paths: Runs = None,
     output: TableFile = Path("head-scores.json"),
     limit: o.Limit = None,
+    engine: o.EngineName = "local",
+    address: o.Address = None,
+    workers: o.Workers = None,
+    num_cpus_per_worker: o.WorkerCpus = None,
     force: o.Force = False,
     json: o.Json = False,
     quiet: o.Quiet = False,
@@ -47,20 +58,30 @@ def command(
     """
     from ecokv_cli.dump.headscores import write_head_scores
     from ecokv_cli.dump.runs import find_run
+    from ecokv_cli.engines.workers import Tell, nothing
     from ecokv_cli.errors import OutputError
-    from ecokv_cli.studies.headscores import head_scores
+    from ecokv_cli.studies.headscores import combined, hits_codec, require_one_model
+    from ecokv_cli.studies.parts import Parts, Task, dump_identity
 
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     if output.exists() and not force:
         raise OutputError(f"{output} exists; add --force to replace it, or name another file with --output")
-    runs = dict.fromkeys(find_run(path) for path in paths) if paths else [find_run(None)]
-    samples = [dump for run in runs for dump in run.samples()][:limit]
-    with screen.progress() as progress:
-        found = head_scores(samples, lambda done, total: progress("samples", done, total))
+    machines = choose_engine(engine, address, workers, num_cpus_per_worker)
+    named = list(dict.fromkeys(find_run(path).folder for path in paths)) if paths else None
+    _, samples = open_samples(named, limit)
+    require_one_model(samples)
+    finished = output.with_name(f".{output.name}-parts")
+    tasks = [Task(dump.manifest.sample, dump_identity(dump), dump) for dump in samples]
+    with screen.progress() as progress, machines.workers(nothing, Tell(note=screen.note)) as pool:
+        gathered = Parts(finished, {}, hits_codec()).gather(
+            tasks, _hits, pool, progress=lambda done, total: progress("samples", done, total)
+        )
+        found = combined(samples, gathered.results)
     for sample, reason in found.skipped.items():
         screen.note(f"{sample}: not counted, {reason}")
     result = found.table
     write_head_scores(output, result, force=force)
+    shutil.rmtree(finished, ignore_errors=True)
     ranked = sorted(
         ((score, layer, head) for layer, row in enumerate(result.scores) for head, score in enumerate(row)),
         key=lambda entry: (-entry[0], entry[1:]),
@@ -80,3 +101,9 @@ def command(
     }
     counted = f"{result.tokens} tokens of {result.samples} samples; {silent} of {len(ranked)} heads scored 0"
     screen.finish(summary, f"{output}: {counted}")
+
+
+def _hits(_: None, dump: Dump) -> Hits:
+    from ecokv_cli.studies.headscores import hits_of
+
+    return hits_of(dump.opened())

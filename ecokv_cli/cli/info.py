@@ -148,6 +148,7 @@ def _describe(dumps: Sequence[Dump]) -> dict[str, str]:
         "sliding windows": left_out(dumps[0]) or "none",
         "heads": f"{first.model.query_heads} query, {first.model.kv_heads} KV, dimension {first.model.head_dim}",
         "prompt tokens": f"{tokens.total()}: {roles}",
+        "images": _images(manifests),
         "held-out queries": str(sum(m.decoded.fed_back for m in manifests)),
         "tensors": ", ".join(first.tensors),
         "size": f"{sum(m.bytes for m in manifests) / 1e6:.1f} MB as {first.stored_dtype}",
@@ -157,6 +158,12 @@ def _describe(dumps: Sequence[Dump]) -> dict[str, str]:
         "versions": ", ".join(f"{name} {number}" for name, number in first.versions.items()),
         "command": first.command,
     }
+
+
+def _images(manifests: Sequence[Manifest]) -> str:
+    """How many images there are, and of how many the place of each token is not known."""
+    unplaced = sum(len(m.unplaced()) for m in manifests)
+    return f"{sum(len(m.images) for m in manifests)}" + (f", {unplaced} without rows and columns" if unplaced else "")
 
 
 def _show_samples(screen: Screen, manifests: Sequence[Manifest]) -> None:

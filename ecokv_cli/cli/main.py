@@ -7,7 +7,21 @@ from typing import Annotated
 import typer
 
 from ecokv_cli import __version__
-from ecokv_cli.cli import analyze, compare, dump, evaluate, evict, headscores, info, methods, route, run, validate
+from ecokv_cli.cli import (
+    ablate,
+    analyze,
+    compare,
+    dump,
+    evaluate,
+    evict,
+    headscores,
+    info,
+    merge,
+    methods,
+    route,
+    run,
+    validate,
+)
 
 EXAMPLES = """Examples:
 
@@ -65,8 +79,10 @@ app.command("dump", epilog=dump.EXAMPLES)(dump.command)
 app.command("analyze", epilog=analyze.EXAMPLES)(analyze.command)
 app.command("evict", epilog=evict.EXAMPLES)(evict.command)
 app.command("evaluate", epilog=evaluate.EXAMPLES)(evaluate.command)
+app.command("ablate", epilog=ablate.EXAMPLES)(ablate.command)
 app.command("run", epilog=run.EXAMPLES)(run.command)
 app.command("compare", epilog=compare.EXAMPLES)(compare.command)
+app.command("merge", epilog=merge.EXAMPLES)(merge.command)
 app.command("info", epilog=info.EXAMPLES)(info.command)
 app.command("validate", epilog=validate.EXAMPLES)(validate.command)
 app.command("methods", epilog=methods.EXAMPLES)(methods.command)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-SAMPLE, MODEL, OUTPUT, SHOW = "Sample", "Model", "Output", "Messages"
+SAMPLE, MODEL, OUTPUT, SHOW, MACHINES = "Sample", "Model", "Output", "Messages", "Machines"
 
 Images = Annotated[
     list[str] | None,
@@ -229,3 +229,56 @@ Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.",
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no notes.", rich_help_panel=SHOW)]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on the way.", rich_help_panel=SHOW)]
 Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when something fails.", rich_help_panel=SHOW)]
+
+EngineName = Annotated[
+    str,
+    typer.Option("--engine", help="local, or ray: a pool of workers (needs ecokv-cli[ray]).", rich_help_panel=MACHINES),
+]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        help="Ray cluster to join: HOST:PORT, or auto.  [default: RAY_ADDRESS, else Ray is started here]",
+        rich_help_panel=MACHINES,
+        show_default=False,
+    ),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        help="How many workers.  [default: as many as there is room for]",
+        min=1,
+        rich_help_panel=MACHINES,
+        show_default=False,
+    ),
+]
+WorkerCpus = Annotated[
+    float | None,
+    typer.Option(
+        "--num-cpus-per-worker",
+        help="CPUs of each worker.  [default: 1]",
+        min=0,
+        rich_help_panel=MACHINES,
+        show_default=False,
+    ),
+]
+WorkerGpus = Annotated[
+    float | None,
+    typer.Option(
+        "--num-gpus-per-worker",
+        help="GPUs of each worker, or a share of one.  [default: 1 where the cluster has any]",
+        min=0,
+        rich_help_panel=MACHINES,
+        show_default=False,
+    ),
+]
+ShardOf = Annotated[
+    str | None,
+    typer.Option(
+        "--shard",
+        help="I/N: only every N-th sample, from number I on, which counts from 0; put together by ecokv merge.",
+        rich_help_panel=MACHINES,
+        show_default=False,
+    ),
+]

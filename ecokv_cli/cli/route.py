@@ -66,6 +66,7 @@ def command(
     It is compared with each method used everywhere, and with random routes that use each method as often. Each layer
     is judged with the full cache upstream: what eviction in one layer does to the next is not seen here.
     """
+    from ecokv_cli.dump.layers import choose_layers, left_out
     from ecokv_cli.dump.runs import find_run
     from ecokv_cli.eviction.spec import parse_single
     from ecokv_cli.figures.route import route_profile
@@ -78,6 +79,7 @@ def command(
     run = find_run(path)
     require_free(run, "routing", force=force)
     samples = run.samples()
+    choose_layers("all", samples[0])
     split = len(samples) if evaluate else calibrate or (len(samples) + 1) // 2
     others = find_run(evaluate).samples() if evaluate else samples[split:]
     methods = [parse_single(spec) for spec in method or ROUTE_METHODS]
@@ -93,8 +95,10 @@ def command(
             "random routes": assignments, "seed": seed, "width": figures.width,
         }  # fmt: skip
         drawings = [route_profile(result.profile.where(budget=b), width) for b in settings.budgets]
-        findings = Findings("routing", result.tables, result.routes, described, drawings)
+        findings = Findings("routing", [result], result.routes, described, drawings, [result.routes])
         summary = keep(run, [*samples[:split], *others], findings, figures, force=force)
+    if left_out(samples[0]):
+        screen.note(left_out(samples[0]))
     if window is None and len({m.keep_window for m in unique}) > 1:
         screen.note("methods have windows of their own, so rows are not matched; --window W sets all alike")
     for budget_value, route in result.chosen.items():

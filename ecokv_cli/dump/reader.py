@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from ecokv_cli.dump.schema import LayerFile, Manifest
-from ecokv_cli.dump.tensors import shape_fault
+from ecokv_cli.dump.tensors import read_header, shape_fault
 from ecokv_cli.errors import DumpError
 
 if TYPE_CHECKING:
@@ -75,12 +75,43 @@ class Dump:
         """The given layers, one in memory at a time."""
         return (self.layer(index) for index in indices)
 
+    def opened(self) -> Dump:
+        """The dump with its manifest in memory: itself, unless it is a `DumpHandle`."""
+        return self
+
     def _record(self, index: int) -> LayerFile:
         for record in self.manifest.layers:
             if record.index == index:
                 return record
         last = len(self.manifest.layers) - 1
         raise DumpError(f"{self.folder}: has no layer {index}; layers are 0 to {last}")
+
+
+class DumpHandle(Dump):
+    """A dump whose manifest is read each time it is asked for and not kept, so that thousands take no memory.
+
+    Parameters
+    ----------
+    folder
+        Of the sample.
+    name
+        What it is called instead of its own name.
+    """
+
+    def __init__(self, folder: Path, name: str | None = None) -> None:
+        object.__setattr__(self, "folder", folder)
+        object.__setattr__(self, "name", name)
+
+    @property
+    def manifest(self) -> Manifest:
+        """What is read now."""
+        found = open_dump(self.folder).manifest
+        name: str | None = vars(self)["name"]
+        return replace(found, sample=name) if name else found
+
+    def opened(self) -> Dump:
+        """The dump with its manifest in memory."""
+        return Dump(self.folder, self.manifest)
 
 
 def open_dump(folder: Path) -> Dump:
@@ -122,4 +153,14 @@ def read_tensors(folder: Path, record: LayerFile, names: Iterable[str]) -> dict[
                 raise DumpError(f"{path}: layer {record.index} holds no {', '.join(missing)}; dump the sample again")
             return {name: file.get_tensor(name) for name in names}
     except (SafetensorError, OSError) as error:
-        raise DumpError(f"{path}: layer {record.index} is damaged ({error}); dump the sample again") from None
+        reason = _reason(path) or error
+        raise DumpError(f"{path}: layer {record.index} is damaged ({reason}); dump the sample again") from None
+
+
+def _reason(path: Path) -> str:
+    """What is wrong with the start of a layer file, in plainer words than safetensors has; empty if nothing is."""
+    try:
+        read_header(path)
+    except (DumpError, OSError) as error:
+        return str(error)
+    return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ecokv_cli.dump.claims import claimed, has_leftover
-from ecokv_cli.dump.reader import Dump, open_dump
+from ecokv_cli.dump.reader import Dump, DumpHandle, open_dump
 from ecokv_cli.errors import DumpError, OutputError, UsageError
 
 if TYPE_CHECKING:
@@ -53,6 +53,16 @@ class Run:
             If there is none, or one cannot be opened.
         """
         return [open_dump(folder) for folder in self.sample_folders()]
+
+    def handles(self) -> list[DumpHandle]:
+        """As `samples`, for runs of any number of them: each is read only when something of it is asked for.
+
+        Raises
+        ------
+        DumpError
+            If there is none; one that cannot be opened raises it when it is asked.
+        """
+        return [DumpHandle(folder) for folder in self.sample_folders()]
 
 
 def new_run(sample: str, root: Path = RUNS) -> Run:

@@ -179,10 +179,24 @@ class Manifest:
 
     def nonfinite(self) -> list[str]:
         """One line for each tensor with NaN or infinite entries."""
+        stored, computed = self.stored_dtype, self.compute_dtype
+        way_out = "" if computed == "float32" else "; dump with --dtype float32"
+        if stored != computed:
+            way_out = f"; dump with --store-dtype {computed}"
         return [
-            f"layer {record.index}: {tensor} holds {count} NaN or infinite numbers; analysis will refuse it"
+            f"layer {record.index}: {tensor} holds {count} NaN or infinite numbers; analysis will refuse them{way_out}"
             for record in self.layers
             for tensor, count in record.nonfinite.items()
+        ]
+
+    def unplaced(self) -> list[str]:
+        """One line for each image whose tokens have no row and column."""
+        placed = {grid.image for grid in self.grids}
+        return [
+            f"image {number} ({image.source}): where its tokens look is not known for {self.model.model_type}, so they "
+            f"have no row and column; all but tables and figures by place works"
+            for number, image in enumerate(self.images)
+            if number not in placed
         ]
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""Writing a dump: into a temporary folder first, under its own name only when complete."""
+"""Writing a dump: into a temporary folder first, under its own name only when complete.
+
+Other results use the same folders; torch is imported when a layer is written.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-
 from ecokv_cli.dump.claims import claimed, replace
 from ecokv_cli.dump.schema import LayerFile, Manifest
 from ecokv_cli.errors import OutputError
@@ -24,6 +23,8 @@ from ecokv_cli.errors import OutputError
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
+
+    import torch
 
 logger = logging.getLogger(__name__)
 
@@ -117,6 +118,8 @@ class LayerWriter:
 
 def _apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """The tensors contiguous and each in memory of its own, which safetensors demands."""
+    import torch
+
     apart: dict[str, torch.Tensor] = {}
     taken: set[int] = set()
     for name, tensor in tensors.items():
@@ -129,6 +132,9 @@ def _apart(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def _save(tensors: dict[str, torch.Tensor], path: Path) -> None:
     """Write a safetensors file; a disk that refuses is an OSError, as everywhere."""
+    from safetensors import SafetensorError
+    from safetensors.torch import save_file
+
     try:
         save_file(tensors, path)
     except SafetensorError as error:

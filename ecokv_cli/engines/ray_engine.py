@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import logging
 import os
+import platform
 from collections import Counter, deque
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +61,8 @@ class RayEngine:
         UsageError
             If Ray is not installed, no cluster is at the address, or it cannot hold a single worker.
         """
-        if not importlib.util.find_spec("ray"):
+        spec = importlib.util.find_spec("ray")
+        if spec is None or spec.origin is None:  # a mere folder of that name has no origin
             raise UsageError("--engine ray: needs Ray; pip install 'ecokv-cli[ray]'")
         import ray
 
@@ -112,22 +114,25 @@ class _Actor:
         self._folder = folder
         self._context: Any = None
 
-    def arrive(self) -> EcokvError | None:
-        """Set up; the error if that fails for a reason of ours."""
+    def arrive(self) -> tuple[str, EcokvError | None]:
+        """Set up: which process this is, and the error if the setup fails for a reason of ours."""
+        where = f"process {os.getpid()} on {platform.node()}"
         try:
             os.chdir(self._folder)
         except OSError as error:
-            return EcokvError(
-                f"{self._folder}: not there on {os.uname().nodename} ({error.strerror}); "
+            return where, EcokvError(
+                f"{self._folder}: not there on {platform.node()} ({error.strerror}); "
                 f"start from a folder that all machines share"
             )
         try:
             self._context = self._setup()
         except EcokvError as error:
-            return error
-        return None
+            return where, error
+        return where, None
 
-    def work(self, work: Callable[[Any, Item, Tell], Value], item: Item) -> tuple[Value | None, EcokvError | None, list[str]]:
+    def work(
+        self, work: Callable[[Any, Item, Tell], Value], item: Item
+    ) -> tuple[Value | None, EcokvError | None, list[str]]:
         """Value, error, and what was said on the way."""
         notes: list[str] = []
         try:
@@ -147,6 +152,7 @@ class RayWorkers:
         self._tell = tell
         self._idle: list[Any] = []
         self._arriving: dict[Any, Any] = {}
+        self._where: dict[Any, str] = {}
         for actor in actors:
             self._call_in(actor)
 
@@ -166,13 +172,18 @@ class RayWorkers:
         import ray
 
         waiting, flying, lost = deque(items), dict[Any, tuple[Any, str]](), Counter[str]()
+        landed: list[Outcome[Value]] = []
         patience: float | None = PATIENCE
-        while waiting or flying:
+        while True:
             while waiting and self._idle:
                 actor, name = self._idle.pop(), waiting.popleft()
                 flying[actor.work.remote(work, items[name])] = actor, name
+            yield from landed  # only now, so that no worker waits while an outcome is looked at
+            landed = []
+            if not waiting and not flying:
+                return
             if not flying and not self._arriving:
-                raise EcokvError("no worker is left: all were lost while they were set up; see Ray's logs for the reason")
+                raise EcokvError("no worker is left: all were lost while they were set up; Ray's logs have the reason")
             ready, _ = ray.wait([*flying, *self._arriving], timeout=None if flying else patience)
             if not ready:
                 self._tell.note("no worker yet: the cluster has no room for one, or its setup takes long; waiting")
@@ -182,21 +193,29 @@ class RayWorkers:
                     self._arrived(reference)
                     continue
                 actor, name = flying.pop(reference)
-                try:
-                    value, error, notes = _fetched(reference)
-                except ray.exceptions.RayError as loss:
-                    self._call_in(actor)
+                value, error, loss = self._landed(reference, actor)
+                if loss:
                     lost[name] += 1
-                    if lost[name] == TRIES:
-                        yield Outcome(name, None, EcokvError(f"its worker was lost {TRIES} times ({_short(loss)})"))
-                    else:
-                        self._tell.note(f"{name}: its worker was lost ({_short(loss)}); it is done again")
+                    if lost[name] < TRIES:
+                        self._tell.note(f"{name}: {loss}; it is done again")
                         waiting.appendleft(name)
-                    continue
-                self._idle.append(actor)
-                for note in notes:
-                    self._tell.note(note)
-                yield Outcome(name, value, error)
+                        continue
+                    error = EcokvError(f"{loss}, as were {TRIES - 1} before; Ray's logs have the reason")
+                landed.append(Outcome(name, value, error))
+
+    def _landed(self, reference: Any, actor: Any) -> tuple[Any, EcokvError | None, str]:
+        """Value and error of a finished call, or how its worker was lost; the worker is made ready for the next."""
+        import ray
+
+        try:
+            value, error, notes = _fetched(reference)
+        except ray.exceptions.RayError as loss:
+            self._call_in(actor)
+            return None, None, f"its worker, {self._where[actor]}, was lost ({type(loss).__name__})"
+        self._idle.append(actor)
+        for note in notes:
+            self._tell.note(note)
+        return value, error, ""
 
     def _call_in(self, actor: Any) -> None:
         """Have a new or lost worker set itself up, once Ray has a place for it."""
@@ -207,12 +226,15 @@ class RayWorkers:
 
         actor = self._arriving.pop(reference)
         try:
-            error = _fetched(reference)
+            where, error = _fetched(reference)
         except ray.exceptions.RayError as loss:
-            self._tell.note(f"a worker was lost {TRIES} times while it was set up ({_short(loss)}); going on without it")
+            reason = type(loss).__name__
+            self._tell.note(f"a worker was lost {TRIES} times while it was set up ({reason}); going on without it")
             return
         if error is not None:
+            self._tell.note(f"{where}: cannot be set up")
             raise error
+        self._where[actor] = where
         self._idle.append(actor)
 
 
@@ -224,10 +246,3 @@ def _fetched(reference: Any) -> Any:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
-
-
-def _short(error: BaseException) -> str:
-    """What became of a worker: the name of Ray's error and the first line that says why."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    why = next((line for line in lines if "died" in line or "killed" in line or "unavailable" in line), "")
-    return f"{type(error).__name__}: {why[:160]}" if why else type(error).__name__

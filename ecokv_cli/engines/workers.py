@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, runtime_checkable
 
 from ecokv_cli.errors import EcokvError
 
@@ -48,6 +48,7 @@ class Outcome(Generic[Value]):
         return self.value  # type: ignore[return-value]  # whatever the work returned, None included
 
 
+@runtime_checkable
 class Workers(Protocol):
     """Workers that are ready, or get ready when first needed; each has what ``setup()`` returned, its context.
 

@@ -61,9 +61,7 @@ class MixKV(Booster):
 
     def weight(self, layer: Layer) -> torch.Tensor:
         """Lambda per head, ``[H]`` fp64: the clamped mean pairwise cosine."""
-        from ecokv_cli.geometry.redundancy import cosine_redundancy
-
-        return cosine_redundancy(layer.unit_keys).clamp(0, 1)
+        return layer.directions.mean_cosine.clamp(0, 1)
 
 
 @dataclass(frozen=True)
@@ -137,12 +135,12 @@ class EcoKV(Booster):
 
     def weight(self, layer: Layer, candidates: int) -> torch.Tensor:
         """Lambda per head, ``[H]`` fp64."""
-        from ecokv_cli.geometry.redundancy import cosine_redundancy, mix_redundancy, std_redundancy
+        from ecokv_cli.geometry.redundancy import mix_redundancy, std_redundancy
 
         if self.std:
             distances = self._averaged(layer, candidates)
             return std_redundancy(distances, layer.keys.shape[-1], self.temperature or None)
-        return mix_redundancy(self.r_euc(layer, candidates), cosine_redundancy(layer.unit_keys), self.beta)
+        return mix_redundancy(self.r_euc(layer, candidates), layer.directions.mean_cosine, self.beta)
 
     def r_euc(self, layer: Layer, candidates: int) -> torch.Tensor:
         """Euclidean redundancy per head, ``[H]`` fp64, by this booster's map."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from ecokv_cli.errors import DumpError, NonFiniteError
 from ecokv_cli.eviction.attention import held_out_logits
 from ecokv_cli.eviction.directions import Directions, directions_of
-from ecokv_cli.geometry.similarity import unit_vectors
 from ecokv_cli.geometry.spread import centroid_distances
 
 if TYPE_CHECKING:
@@ -75,11 +74,6 @@ class Layer:
     def kv_heads(self) -> int:
         """H, the number of KV heads."""
         return self.keys.shape[0]
-
-    @cached_property
-    def unit_keys(self) -> torch.Tensor:
-        """Unit keys ``[H, N, D]``, computed once for all methods."""
-        return unit_vectors(self.keys)
 
     @cached_property
     def directions(self) -> Directions:

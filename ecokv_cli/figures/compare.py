@@ -170,8 +170,13 @@ def compare_methods(
         return None
     methods = [method for method in names(comparison, "method") if method != "full"] or names(comparison, "method")
     budgets = ordered(comparison, "budget")
-    # A free line before each further budget holds its name.
-    places = {(m, b): (len(methods) + 1) * k + i for k, b in enumerate(budgets) for i, m in enumerate(methods)}
+    there = {(str(row["method"]), whole(row["budget"])) for row in comparison}
+    places: dict[tuple[str, int], int] = {}
+    for budget in budgets:
+        # A free line before each further budget holds its name.
+        start = max(places.values()) + 2 if places else 0
+        shown = [method for method in methods if (method, budget) in there]
+        places |= {(method, budget): start + i for i, method in enumerate(shown)}
     lines = max(places.values()) + 1
     bands = 1 if inches(width) >= WIDE else len(measures)
     figure = new_figure(inches(width), bands * (0.155 * (lines + 1) + 0.55) + 0.2)
@@ -189,7 +194,7 @@ def compare_methods(
         ax.grid(axis="both")
     for ax in axes[::2]:
         for budget in budgets if len(budgets) > 1 else ():
-            at = places[methods[0], budget] - 1
+            at = min(place for (_, b), place in places.items() if b == budget) - 1
             ax.annotate(f"budget {budget:,}", (0, at), (3, 0), ("axes fraction", "data"), "offset points", va="center")
     letter(axes[::2])
     marks = [
@@ -202,7 +207,8 @@ def compare_methods(
     caption = (
         f"{labels[0]} (filled) and {labels[1]} (hollow) for every method{scope}: "
         f"{listed([f'({chr(97 + i)}) {WORDS.get(m, m)}' for i, m in enumerate(measures)])}, means over the samples of "
-        f"each run. Beside each the difference, {labels[1]} minus {labels[0]}, {_interval_words(data)}. "
+        f"each run. Beside each the difference, {labels[1]} minus {labels[0]}, "
+        f"{_interval_words(data) if data.numbers('difference') else 'empty, as no method is in both runs'}. "
         f"{_reading(data)}{_samples_words(data)}"
     )
     return Drawing("compare_methods", "Two runs by method", figure, data, caption)

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.ticker import MultipleLocator
 
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import and_samples, counted, label_layers, ordered, whole
+from ecokv_cli.figures.parts import and_samples, counted, label_layers, ordered
 from ecokv_cli.figures.profiles import TENSOR_NAMES
 from ecokv_cli.figures.style import FAINT, INK, QUIET, VERMILLION, inches, new_figure
 from ecokv_cli.studies.tables import Table
@@ -73,9 +73,9 @@ def cosine_distribution(histogram: Table, width: str | float = "single", tensor:
 
 def _pairs(histogram: Table) -> str:
     """Which pairs were counted."""
-    counts = sorted({whole(row["pairs"]) for row in histogram})
-    number = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-    if all(str(exact) == "True" for exact in histogram.distinct("exact")):
+    counts, exact = (histogram.stats((), column)[()] for column in ("pairs", "exact"))
+    number = f"{counts.low:,}" if counts.low == counts.high else f"{counts.low:,} to {counts.high:,}"
+    if exact.low:
         return f"Shares are of all {number} pairs of a head."
     return f"Shares come from {number} sampled pairs of a head."
 

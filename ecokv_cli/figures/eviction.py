@@ -112,10 +112,11 @@ def _pale(color: str) -> tuple[float, float, float]:
 
 def _blind_share(roles: Table) -> float | None:
     """Share of all tokens that the methods which evict keep, mean over samples."""
-    rows = [row for row in roles if row["method"] != "full" and row["kept_tokens"] is not None]
-    evicted = Table(roles.name, roles.columns, rows)
-    kept, tokens = (evicted.aggregate(("sample",), column, sum) for column in ("kept_tokens", "tokens"))
-    return float(np.mean([kept[sample] / tokens[sample] for sample in kept])) if kept else None
+    evicted = roles.among("method", [method for method in names(roles, "method") if method != "full"])
+    if not evicted.rows:
+        return None
+    kept, tokens = (list(evicted.by_sample(("method", "role"), c).values()) for c in ("kept_tokens", "tokens"))
+    return float(np.mean(np.nansum(kept, axis=0) / np.nansum(tokens, axis=0)))
 
 
 @drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from statistics import fmean
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -21,7 +22,6 @@ from ecokv_cli.figures.parts import (
     ordered,
     panel_grid,
     spaced,
-    whole,
 )
 from ecokv_cli.figures.style import inches, method_styles
 from ecokv_cli.studies.statistics import over_samples
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ecokv_cli.figures.style import MethodStyle
-    from ecokv_cli.studies.tables import Value
+    from ecokv_cli.studies.tables import Key, Value
 
 _MEASURES = {
     "mass": "attention mass kept ↑",
@@ -50,7 +50,8 @@ def fidelity_by_budget(fidelity: Table, width: str | float = "double") -> Drawin
     Parameters
     ----------
     fidelity
-        The `fidelity` table; means and quartiles are taken over samples, layers and KV heads.
+        The `fidelity` table; means are taken over samples, layers and KV heads, quartiles over layers and KV heads,
+        each a mean over samples.
     width
         See `style.inches`.
     """
@@ -72,20 +73,26 @@ def fidelity_by_budget(fidelity: Table, width: str | float = "double") -> Drawin
 
 def _spread_words(fidelity: Table) -> str:
     several = len(fidelity.distinct("sample")) > 1
-    return "them, thick bars the 95 % bootstrap interval of the mean over samples" if several else "them"
+    if not several:
+        return "them"
+    return (
+        "layers and KV heads (each a mean over samples), thick bars the 95 % bootstrap interval of the mean over "
+        "samples"
+    )
 
 
 def _summarise(fidelity: Table) -> Table:
-    """Mean, quartiles and interval over samples of every measure per method and budget."""
+    """Mean with its interval over samples, and quartiles over layers and heads, per method, budget and measure."""
     by = ("method", "budget")
     data = Table("fidelity_by_budget", (*by, "measure", "mean", "low", "high", "samples", "q25", "q75", "n"))
     for measure in _MEASURES:
-        first = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.25)))
-        third = fidelity.aggregate(by, measure, lambda v: float(np.quantile(v, 0.75)))
-        count = fidelity.aggregate(by, measure, len)
+        heads: dict[Key, list[float]] = {}
+        for key, mean in fidelity.aggregate((*by, "layer", "kv_head"), measure, fmean).items():
+            heads.setdefault(key[:2], []).append(mean)
         for row in over_samples(fidelity, by, (measure,)):
-            key = (row["method"], row["budget"])
-            spread: dict[str, Value] = {"q25": first[key], "q75": third[key], "n": count[key], "samples": row["n"]}
+            means = heads[row["method"], row["budget"]]
+            first, third = (float(np.quantile(means, q)) for q in (0.25, 0.75))
+            spread: dict[str, Value] = {"q25": first, "q75": third, "n": len(means), "samples": row["n"]}
             data.add(**{c: row[c] for c in (*by, "measure", "mean", "low", "high")}, **spread)
     return data
 
@@ -163,9 +170,9 @@ def _windows(fidelity: Table) -> str:
     """Say so when methods protect different windows, since their rows are then not matched."""
     by_window: dict[int, list[str]] = {}
     for method in names(fidelity, "method"):
-        for window in fidelity.where(method=method).distinct("window"):
-            if window is not None:
-                by_window.setdefault(whole(window), []).append(method)
+        found = fidelity.where(method=method).stats((), "window")[()]
+        for window in dict.fromkeys((found.low, found.high)) if found.defined else ():
+            by_window.setdefault(int(window), []).append(method)
     if len([window for window in by_window if window > 0]) < 2:
         return ""
     parts = [f"{window} ({listed(methods)})" for window, methods in sorted(by_window.items())]

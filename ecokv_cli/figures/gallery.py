@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.figures.registry import FIGURES
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ecokv_cli.figures.registry import FigureKind
     from ecokv_cli.studies.analyze import Analysis
     from ecokv_cli.studies.evict import Eviction
+    from ecokv_cli.studies.explain import Explanation
     from ecokv_cli.studies.tables import Table
 
 INDEX = "figures.json"
@@ -56,6 +58,20 @@ def draw_eviction(
 ) -> list[Drawing]:
     """Draw the chosen figures of the simulated eviction; as `draw_analysis`, with the dumps for their images."""
     return _draw("eviction", result, {dump.manifest.sample: dump for dump in samples}, width, chosen)
+
+
+def draw_evaluation(
+    accuracy: Table, cost: Table, width: str, chosen: Sequence[str] = tuple(FIGURES["evaluation"])
+) -> list[Drawing]:
+    """Draw the chosen figures of an evaluation from its tables."""
+    return _draw("evaluation", SimpleNamespace(accuracy=accuracy, cost=cost), {}, width, chosen)
+
+
+def draw_explanation(
+    result: Explanation, width: str, chosen: Sequence[str] = tuple(FIGURES["explain"])
+) -> list[Drawing]:
+    """Draw the chosen figures of one explained sample."""
+    return _draw("explain", result, {result.question.id: result}, width, chosen)
 
 
 def undrawn(kind: str, chosen: Sequence[str], drawings: Sequence[Drawing]) -> list[str]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import and_samples, counted, legend_above, letter
@@ -26,9 +27,13 @@ from ecokv_cli.figures.style import BLUE, QUIET, inches
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from matplotlib.artist import Artist
     from matplotlib.figure import Figure
 
     from ecokv_cli.studies.tables import Table
+
+_BAND = 0.3
+"""Opacity of the band of an interval."""
 
 
 @drawn
@@ -42,15 +47,18 @@ def geometry_by_layer(geometry: Table, width: str | float = "double") -> Drawing
         places = np.tile(np.arange(len(found.layers)), len(found.kv_heads))
         ax.plot(places, found.heads.ravel(), "o", color=QUIET, markersize=2.2, markerfacecolor="white")
         if found.samples > 1:
-            ax.fill_between(np.arange(len(found.layers)), found.low, found.high, color=BLUE, alpha=0.3, linewidth=0)
+            ax.fill_between(np.arange(len(found.layers)), found.low, found.high, color=BLUE, alpha=_BAND, linewidth=0)
         ax.plot(found.mean, color=BLUE, marker="o" if len(found.layers) == 1 else "", markersize=3)
         ax.set_ylabel(WORDS[column].replace(" to ", "\nto "))
         add_profile(data, found, measure=column)
     panels[1].set_ylim(bottom=0)
     label_panels(panels, found.layers)
     letter(panels)
-    shown = [Line2D([], [], color=BLUE), Line2D([], [], color=QUIET, marker="o", markersize=2.2, linestyle="", mfc="w")]
-    legend_above(figure, shown, ["mean over KV heads", "one KV head"])
+    circle = Line2D([], [], color=QUIET, marker="o", markersize=2.2, linestyle="", mfc="w")
+    shown: dict[str, Artist] = {"mean over KV heads": Line2D([], [], color=BLUE), "one KV head": circle}
+    if found.samples > 1:
+        shown["95 % interval"] = Patch(color=BLUE, alpha=_BAND, linewidth=0)
+    legend_above(figure, list(shown.values()), list(shown))
     interval = ", the band its 95 % bootstrap interval over samples" if found.samples > 1 else ""
     caption = (
         "(a) Mean cosine similarity over all pairs of keys and (b) mean Euclidean distance of the keys to their "

@@ -131,7 +131,8 @@ def kept_in_plane(plane: Table, positions: Table, *, budget: int, width: str | f
     columns = min(len(methods), 4 if inches(width) >= WIDE else 2)
     # Methods fill whole rows where they can: 6 stand as 3 + 3 rather than as 4 + 2.
     columns = math.ceil(len(methods) / math.ceil(len(methods) / columns))
-    panel = (inches(width) - 0.45) / columns * _flatness(plane) + 0.22
+    options = any("[" in method for method in methods)
+    panel = (inches(width) - 0.45) / columns * _flatness(plane) + (0.4 if options else 0.26)
     extra = legend_height(inches(width), ["x" * 14] * 4) + 0.25
     figure, axes = panel_grid(inches(width), len(methods), columns, panel, extra=extra, share="xy")
     data = Table("kept_in_plane", ("method", "position", "role", "pc1", "pc2", "kept"))

@@ -46,7 +46,7 @@ WORDS = {
 }
 """Columns of result tables as axes name them."""
 
-_SPREAD, _INTERVAL = 0.13, 0.3
+_SPREAD, _INTERVAL = 0.13, 0.24
 """Opacity of the band over heads and of that over samples."""
 
 

@@ -23,6 +23,7 @@ from ecokv_cli.figures.parts import (
     whole,
 )
 from ecokv_cli.figures.style import FAINT, SEQUENTIAL, inches
+from ecokv_cli.studies.reduced import prepared
 from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
 
@@ -37,7 +38,10 @@ RECENT = 64
 """Positions before the end that `kept_recent` shows one by one."""
 
 _BUDGET_DASHES: tuple[Dash, ...] = ("solid", (0, (6, 1.2, 1, 1.2)), (0, (3, 1.2)), (0, (1, 1)))
-_BINNED = ("sample", "method", "budget", "age_low", "age_high", "kept")
+BINS = ("method", "budget", "age_low", "age_high")
+"""Columns that tell ages of methods apart."""
+
+_BINNED = ("sample", *BINS, "kept")
 
 
 @drawn
@@ -52,7 +56,7 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
     width
         See `style.inches`.
     """
-    data = _over_samples(_common_bins(recency), "kept_by_age")
+    data = _over_samples(common_bins(recency), "kept_by_age")
     budgets = ordered(recency, "budget")
     figure = _panels(data, inches(width))
     caption = (
@@ -77,14 +81,7 @@ def kept_recent(positions: Table, width: str | float = "double") -> Drawing:
     width
         See `style.inches`.
     """
-    everywhere = positions.where(layer="all")
-    last = everywhere.aggregate(("sample",), "position", max)
-    rows = Table("recent", _BINNED)
-    for row in everywhere:
-        age = int(last[row["sample"],]) - whole(row["position"])
-        if age < RECENT:
-            rows.add(**{c: row[c] for c in ("sample", "method", "budget", "kept")}, age_low=age, age_high=age)
-    data = _over_samples(rows, "kept_recent")
+    data = _over_samples(recent(positions), "kept_recent")
     budgets = ordered(positions, "budget")
     figure = _panels(data, inches(width))
     caption = (
@@ -107,23 +104,40 @@ def _interval(table: Table) -> str:
 def _over_samples(binned: Table, name: str) -> Table:
     """Mean over samples of every bin, without the full cache, with the interval of the mean."""
     methods = evicting(names(binned, "method"))
-    chosen = Table(binned.name, binned.columns, [row for row in binned if row["method"] in methods])
-    where = ("method", "budget", "age_low", "age_high")
-    data = Table(name, (*where, "kept", "low", "high", "samples"))
-    for row in over_samples(chosen, where, ("kept",)):
+    data = Table(name, (*BINS, "kept", "low", "high", "samples"))
+    for row in over_samples(binned.among("method", methods), BINS, ("kept",)):
         ends = {"kept": row["mean"], "low": row["low"], "high": row["high"], "samples": row["n"]}
-        data.add(**{c: row[c] for c in where}, **ends)
+        data.add(**{c: row[c] for c in BINS}, **ends)
     data.rows.sort(key=lambda row: (methods.index(str(row["method"])), whole(row["budget"]), whole(row["age_low"])))
     return data
 
 
-def _common_bins(recency: Table) -> Table:
-    """The shares of all samples in the widest bins of any of them.
+@prepared
+def recent(positions: Table) -> Table:
+    """The shares over all layers and heads of each of the last positions, by age."""
+    everywhere = positions.where(layer="all")
+    last = everywhere.aggregate(("sample",), "position", max)
+    rows = Table("recent", _BINNED)
+    for row in everywhere:
+        age = int(last[row["sample"],]) - whole(row["position"])
+        if age < RECENT:
+            rows.add(**{c: row[c] for c in ("sample", "method", "budget", "kept")}, age_low=age, age_high=age)
+    return rows
+
+
+@prepared
+def common_bins(recency: Table) -> Table:
+    """The shares of all samples in the widest bins of any of them."""
+    widest = max(1 + whole(row["age_high"]) - whole(row["age_low"]) for row in recency)
+    return in_bins(recency, widest, max(1 + whole(row["age_high"]) for row in recency))
+
+
+def in_bins(recency: Table, widest: int, longest: int) -> Table:
+    """The shares of all samples in bins of `widest` positions, for prompts of at most `longest`.
 
     Prompts of different length have bins of different width. A bin that reaches over an edge gives its share to both
     sides, by the positions it has there.
     """
-    widest = max(1 + whole(row["age_high"]) - whole(row["age_low"]) for row in recency)
     sums: dict[tuple[Value, Value, Value, int], list[float]] = {}
     for row in recency:
         low, high = whole(row["age_low"]), 1 + whole(row["age_high"])
@@ -132,7 +146,6 @@ def _common_bins(recency: Table) -> Table:
             total = sums.setdefault((row["sample"], row["method"], row["budget"], i), [0.0, 0.0])
             total[0] += positions * float(cast("float", row["kept"]))
             total[1] += positions
-    longest = max(1 + whole(row["age_high"]) for row in recency)
     table = Table("common", _BINNED)
     for (sample, method, budget, i), (kept, count) in sums.items():
         span = {"age_low": i * widest, "age_high": min((i + 1) * widest, longest) - 1}

@@ -20,7 +20,6 @@ from ecokv_cli.figures.parts import (
     map_height,
     over_heads,
     round_limits,
-    whole,
 )
 from ecokv_cli.figures.profiles import Stroke, add_profile, band_words, draw_profile, profile, profile_table
 from ecokv_cli.figures.style import (
@@ -34,6 +33,8 @@ from ecokv_cli.figures.style import (
     inches,
     new_figure,
 )
+from ecokv_cli.studies.reduced import prepared
+from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
     from ecokv_cli.figures.parts import Array
     from ecokv_cli.figures.profiles import Profile
-    from ecokv_cli.studies.tables import Table
+    from ecokv_cli.studies.tables import Stats
 
 _LAMBDAS = {
     "lambda_ecokv": ("ECOKV", Stroke(VERMILLION, "solid", "D")),
@@ -106,14 +107,14 @@ def spearman_by_layer(geometry: Table, width: str | float = "single") -> Drawing
     _map(upper, cells, Normalize(-reach, reach), DIVERGING, "Spearman's ρ")
     dot_below(upper, cells, 0)
     bar, words = _strips(lower, found)
-    lower.set(ylabel="Spearman's ρ", ylim=(-reach, reach))
+    lower.set(ylabel="Spearman's ρ", ylim=(-1.07 * reach, 1.07 * reach))
     lower.grid(axis="y")
     _label(upper, lower, found)
     legend_above(figure, *lower.get_legend_handles_labels())
-    numbers = sorted({whole(row["spearman_n"]) for row in geometry if row["spearman"] is not None})
-    n = f"n = {_span(numbers)} positions" if numbers else "no correlation is defined"
-    missing = len(geometry.where(spearman=None))
-    note = f"{n}, {missing} of {counted(len(geometry), 'head')} undefined" if numbers and missing else n
+    numbers = correlated(geometry).stats((), "spearman_n")[()]
+    n = f"n = {_span(numbers)} positions" if numbers.defined else "no correlation is defined"
+    missing = numbers.rows - numbers.defined
+    note = f"{n}, {missing} of {counted(numbers.rows, 'head')} undefined" if numbers.defined and missing else n
     lower.set_xlabel(f"layer\n({note})")
     caption = (
         f"Spearman's rank correlation ρ between the importance and the diversity of the keys of a head; {n}. "
@@ -179,14 +180,22 @@ def _mean_over(geometry: Table) -> str:
 
 
 def _undefined(geometry: Table, column: str) -> str:
-    missing = len(geometry.where(**{column: None}))
+    stats = geometry.stats((), column)[()]
+    missing = stats.rows - stats.defined
     if not missing:
         return ""
     verb = "is" if missing == 1 else "are"
     if and_samples(geometry):
-        return f" {missing:,} of {len(geometry):,} heads of samples {verb} undefined and left out of the means."
-    return f" {counted(missing, 'head')} of {len(geometry):,} {verb} undefined, hatched in (a) and left out of (b)."
+        return f" {missing:,} of {stats.rows:,} heads of samples {verb} undefined and left out of the means."
+    return f" {counted(missing, 'head')} of {stats.rows:,} {verb} undefined, hatched in (a) and left out of (b)."
 
 
-def _span(numbers: list[int]) -> str:
-    return f"{numbers[0]:,}" if len(numbers) == 1 else f"{numbers[0]:,} to {numbers[-1]:,}"
+@prepared
+def correlated(geometry: Table) -> Table:
+    """The table with a number of positions only where there is a correlation of them."""
+    rows = [row if row["spearman"] is not None else row | {"spearman_n": None} for row in geometry]
+    return Table(geometry.name, geometry.columns, rows)
+
+
+def _span(numbers: Stats) -> str:
+    return f"{numbers.low:,}" if numbers.low == numbers.high else f"{numbers.low:,} to {numbers.high:,}"

@@ -12,6 +12,7 @@ from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import WIDE, and_samples, dot_below, letter, ordered, round_limits, whole
 from ecokv_cli.figures.profiles import TENSOR_NAMES
 from ecokv_cli.figures.style import DIVERGING, QUIET, SEQUENTIAL, inches, new_figure
+from ecokv_cli.studies.reduced import prepared
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -19,8 +20,12 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
     from ecokv_cli.figures.parts import Array
+    from ecokv_cli.studies.tables import Value
 
 _MEASURES = {"dist_relative": "distance to centroid / mean", "cos_to_mean": "cosine to mean direction"}
+
+_GAP = 0.1
+"""Width between two measures, in panels."""
 
 
 @drawn
@@ -55,10 +60,14 @@ def image_regions(regions: Table, width: str | float = "double", tensor: str = "
                 data.add(measure=measure, layers=name, **place, value=float(value))
 
     wide = inches(width) >= WIDE
-    side = min((inches(width) / (2 if wide else 1) - 0.6) / len(depths) - 0.05, 1.2 if len(depths) == 1 else 0.8)
+    side = min((inches(width) / (2 if wide else 1) - 0.65) / len(depths) - 0.05, 1.2 if len(depths) == 1 else 0.8)
     figure = new_figure(inches(width), (1 if wide else 2) * (side + 1.0), "compressed")
-    rows = figure.subplots(1 if wide else 2, len(depths) * (2 if wide else 1), squeeze=False).ravel()
-    blocks = np.split(rows, 2)
+    # Beside each other the two measures are set apart by the room of a narrow panel.
+    ratios = [*[1.0] * len(depths), _GAP, *[1.0] * len(depths)] if wide else [1.0] * len(depths)
+    axes = figure.subplots(1 if wide else 2, len(ratios), squeeze=False, width_ratios=ratios)
+    blocks = [axes[0, : len(depths)], axes[-1, -len(depths) :]]
+    for ax in axes[0, len(depths) : -len(depths)]:
+        ax.set_visible(False)
     for block, (measure, cells) in zip(blocks, maps.items(), strict=True):
         low, high = _limits(measure, np.stack(cells))
         for ax, name, each in zip(block, depths, cells, strict=True):
@@ -71,7 +80,7 @@ def image_regions(regions: Table, width: str | float = "double", tensor: str = "
         bar.set_label(_MEASURES[measure])
         bar.set_ticks([low, (low + high) / 2, high])
     letter([block[0] for block in blocks])
-    images = len({(row["sample"], row["image"]) for row in regions})
+    images = int(np.nansum(counted_images(regions).by_sample((), "images")[()]))
     over = f"{images:,} images of {len(regions.distinct('sample')):,} samples" if and_samples(regions) else "the image"
     caption = (
         f"Image tokens of the {TENSOR_NAMES[tensor]} by part of the image ({over} in 3 x 3 parts, as seen), averaged "
@@ -82,6 +91,16 @@ def image_regions(regions: Table, width: str | float = "double", tensor: str = "
     )
     title = f"{TENSOR_NAMES[tensor].capitalize()} by image region"
     return Drawing(stem, title, figure, data, caption)
+
+
+@prepared
+def counted_images(regions: Table) -> Table:
+    """The table with `images`: how many of the sample there are."""
+    images: dict[Value, set[Value]] = {}
+    for row in regions:
+        images.setdefault(row["sample"], set()).add(row["image"])
+    rows = [row | {"images": len(images[row["sample"]])} for row in regions]
+    return Table(regions.name, (*regions.columns, "images"), rows)
 
 
 def _depths(layers: list[int]) -> dict[str, list[int]]:
@@ -97,8 +116,7 @@ def _span(layers: list[int]) -> str:
 def _map(regions: Table, measure: str, layers: list[int]) -> Array:
     """Mean of every part over layers, images and samples, ``[3, 3]``; NaN where no image has tokens."""
     size = 1 + max(whole(row[side]) for row in regions for side in ("region_row", "region_col"))
-    chosen = Table(regions.name, regions.columns, [row for row in regions if row["layer"] in layers])
-    means = chosen.aggregate(("region_row", "region_col"), measure, lambda v: float(np.mean(v)))
+    means = regions.among("layer", layers).aggregate(("region_row", "region_col"), measure, lambda v: float(np.mean(v)))
     return np.array([[means.get((i, k), math.nan) for k in range(size)] for i in range(size)], dtype=np.float64)
 
 

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Literal
 
 from ecokv_cli.errors import UsageError
 from ecokv_cli.figures.cosines import cosine_distribution
+from ecokv_cli.figures.costs import cost_ratios
+from ecokv_cli.figures.evaluation import accuracy_by_budget, accuracy_differences
 from ecokv_cli.figures.eviction import kept_by_role, overlap_matrix
+from ecokv_cli.figures.explain import kept_over_answer, mass_kept_by_head, region_lost_by_head
 from ecokv_cli.figures.fidelity import fidelity_by_budget
 from ecokv_cli.figures.geometry import dimension_by_layer, geometry_by_layer, keys_and_values, rope_by_layer
 from ecokv_cli.figures.pages import kept_over_images
@@ -58,6 +61,7 @@ class FigureKind:
 
 _PAIRS = "at least two positions"
 _IMAGE = "a sample with an image"
+_EVICTS = "a method that evicts"
 
 FIGURES: dict[str, dict[str, FigureKind]] = {
     "analysis": {
@@ -135,6 +139,41 @@ FIGURES: dict[str, dict[str, FigureKind]] = {
             "agreement of the kept sets of methods", ("overlap",), overlap_matrix, needs="two methods that evict"
         ),
     },
+    "evaluation": {
+        "accuracy_by_budget": FigureKind(
+            "accuracy against the budget, methods with the same window together",
+            ("accuracy",),
+            accuracy_by_budget,
+            needs=_EVICTS,
+        ),
+        "accuracy_differences": FigureKind(
+            "paired differences to the hosts",
+            ("accuracy",),
+            accuracy_differences,
+            needs="a method that evicts, and at least two samples",
+        ),
+        "cost_ratios": FigureKind(
+            "cache, memory and time over those of the full cache", ("cost",), cost_ratios, needs=_EVICTS
+        ),
+    },
+    "explain": {
+        "kept_over_answer": FigureKind(
+            "kept image tokens over the image, with the answer's box",
+            ("positions",),
+            kept_over_answer,
+            "dump",
+            needs=_IMAGE,
+        ),
+        "region_lost_by_head": FigureKind(
+            "attention on the answer's region that each head loses",
+            ("region",),
+            region_lost_by_head,
+            needs="boxes, and a method that evicts",
+        ),
+        "mass_kept_by_head": FigureKind(
+            "attention mass that each head keeps", ("fidelity",), mass_kept_by_head, needs=_EVICTS
+        ),
+    },
 }
 """By study and name; a name is the stem of the figure's files, where no sample or budget is added to it."""
 
@@ -147,14 +186,15 @@ def parse_figures(text: str, kind: str) -> tuple[str, ...]:
     text
         ``all``, ``none``, or names with commas between; hyphens count as underscores.
     kind
-        ``analysis``, ``eviction``, or ``run`` for both.
+        A study, or ``run`` for analysis and eviction.
 
     Raises
     ------
     UsageError
         For a name that is not there, with the nearest one and the list.
     """
-    known = [name for study, figures in FIGURES.items() if kind in {study, "run"} for name in figures]
+    studies = ("analysis", "eviction") if kind == "run" else (kind,)
+    known = [name for study in studies for name in FIGURES[study]]
     asked = [part.strip().lower().replace("-", "_") for part in text.split(",")]
     if asked in (["all"], ["none"]):
         return tuple(known) if asked == ["all"] else ()

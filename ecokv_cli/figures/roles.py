@@ -21,6 +21,7 @@ from ecokv_cli.figures.profiles import (
     profile_table,
 )
 from ecokv_cli.figures.style import BLACK, BLUE, INK, VERMILLION, inches
+from ecokv_cli.studies.reduced import prepared
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -62,6 +63,9 @@ _STROKES = {
     "special": Stroke(BLACK, (0, (1, 1)), "^"),
 }
 
+_THIN = 0.6
+"""Width of the lines beside which others stand out."""
+
 
 def present_roles(table: Table) -> list[str]:
     """The roles that occur, in the order in which legends list them."""
@@ -79,7 +83,8 @@ def variance_by_role(roles: Table, width: str | float = "double") -> Drawing:
     width
         See `style.inches`.
     """
-    figure, data = _panels(_with_ratio(roles), ("variance_ratio",), "variance_by_role", inches(width))
+    roles = with_ratio(roles)
+    figure, data = _panels(roles, ("variance_ratio",), "variance_by_role", inches(width))
     shares = ", ".join(f"{role} {100 * share:.1f} %" for role, share in _token_shares(roles).items())
     caption = (
         "Share of the variance of (a) keys and (b) values that the tokens of a role have, divided by their share of "
@@ -128,34 +133,36 @@ def _panels(roles: Table, columns: Sequence[str], stem: str, width: float) -> tu
                 if column == columns[0]:
                     draw_profile(ax, found, _STROKES[role])
                 else:
-                    ax.plot(found.mean, color=_STROKES[role].color, linestyle=_STROKES[role].dash, linewidth=0.6)
+                    ax.plot(found.mean, color=_STROKES[role].color, linestyle=_STROKES[role].dash, linewidth=_THIN)
         ax.axhline(1 if log else 0, color=INK, linewidth=0.6, zorder=0.5)
         if log:
             log_axis(ax, np.concatenate(spans))
         ax.set_ylabel("variance share\nover token share" if log else "mean cosine")
     label_panels(panels, found.layers)
     letter(panels, ("keys", "values"))
-    legend_above(figure, [_STROKES[role].handle for role in present], present)
+    handles = [_STROKES[role].handle for role in present]
+    if len(columns) > 1:
+        handles += [Line2D([], [], color=INK), Line2D([], [], color=INK, linewidth=_THIN)]
+    legend_above(figure, handles, [*present, *(("within the role", "with the rest") if len(columns) > 1 else ())])
     return figure, data
 
 
 def _token_shares(roles: Table) -> dict[str, float]:
-    """Mean over samples of each role's share of the tokens."""
-    counts = roles.aggregate(("sample", "role"), "tokens", max)
-    totals: dict[object, float] = {}
-    for (sample, _), tokens in counts.items():
-        totals[sample] = totals.get(sample, 0.0) + tokens
-    shares = {role: [t / totals[s] for (s, r), t in counts.items() if r == role] for role in present_roles(roles)}
-    return {role: float(np.mean(numbers)) for role, numbers in shares.items()}
+    """Mean over samples of each role's share of the tokens, which is the same in all layers."""
+    first = roles.rows[0]
+    shares = roles.where(layer=first["layer"], tensor=first["tensor"]).by_sample(("role",), "token_share")
+    return {role: float(np.nanmean(shares[role,])) for role in present_roles(roles)}
 
 
-def _with_ratio(roles: Table) -> Table:
-    """The table with `variance_ratio`: share of the variance over share of the tokens."""
+@prepared
+def with_ratio(roles: Table) -> Table:
+    """The table with `token_share` and `variance_ratio`: share of the variance over share of the tokens."""
     where = ("sample", "layer", "kv_head", "tensor")
     totals = roles.aggregate(where, "tokens", sum)
     rows = []
     for row in roles:
         share, tokens = row["variance_share"], cast("float", row["tokens"])
         whole = totals[tuple(row[name] for name in where)]
-        rows.append(row | {"variance_ratio": None if share is None else cast("float", share) * whole / tokens})
-    return Table(roles.name, (*roles.columns, "variance_ratio"), rows)
+        ratio = None if share is None else cast("float", share) * whole / tokens
+        rows.append(row | {"token_share": tokens / whole, "variance_ratio": ratio})
+    return Table(roles.name, (*roles.columns, "token_share", "variance_ratio"), rows)

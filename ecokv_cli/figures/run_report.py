@@ -1,17 +1,18 @@
-"""``report.html`` of a run, put together from what its analysis and eviction folders hold."""
+"""``report.html`` of a run, put together from what the folders of its studies hold."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from ecokv_cli.dump.runs import Run
+from ecokv_cli.figures.evaluation_report import evaluation_sections, evaluation_summaries, write_answers_report
 from ecokv_cli.figures.gallery import load_plates
 from ecokv_cli.figures.report import Section, TableView, write_report
 from ecokv_cli.studies.results import Results, read_results
-from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
@@ -58,14 +59,17 @@ def write_run_report(folder: Path) -> Path:
     Parameters
     ----------
     folder
-        A run folder with at least a dump.
+        A run folder with at least a dump, an evaluation or an explained sample.
 
     Returns
     -------
     Path
         The report.
     """
-    samples = Run(folder).samples()
+    run = Run(folder)
+    if not run.dump_folder.is_dir() and evaluation_summaries(folder):
+        return write_answers_report(folder)
+    samples = run.handles()
     analysis, eviction, routing = (read_results(folder / name) for name in ("analysis", "eviction", "routing"))
     found = {"analysis": analysis, "eviction": eviction, "routing": routing}
     sections = [_samples(samples)]
@@ -75,7 +79,8 @@ def write_run_report(folder: Path) -> Path:
         sections.append(_eviction(eviction))
     if routing:
         sections.append(_routing(routing))
-    studies = {name: results.summary for name, results in found.items() if results}
+    sections += evaluation_sections(folder)
+    studies = {name: results.summary for name, results in found.items() if results} | evaluation_summaries(folder)
     commands = [*(dump.manifest.command for dump in samples), *(summary["command"] for summary in studies.values())]
     settings = {f"{name}: {key}": v for name, summary in studies.items() for key, v in summary["settings"].items()}
     first = samples[0].manifest
@@ -96,7 +101,7 @@ def write_run_report(folder: Path) -> Path:
     )
 
 
-def _highlights(samples: list[Dump]) -> dict[str, str]:
+def _highlights(samples: Sequence[Dump]) -> dict[str, str]:
     if len(samples) > 1:
         return {"samples": str(len(samples))}
     manifest = samples[0].manifest
@@ -108,7 +113,7 @@ def _highlights(samples: list[Dump]) -> dict[str, str]:
     }
 
 
-def _samples(samples: list[Dump]) -> Section:
+def _samples(samples: Sequence[Dump]) -> Section:
     text = []
     for dump in samples[:20]:
         manifest = dump.manifest
@@ -155,14 +160,15 @@ def _routing(results: Results) -> Section:
 
 def _view(results: Results, name: str, caption: str, by: tuple[str, ...], measures: tuple[str, ...]) -> TableView:
     """One row per group; for several samples their means, with intervals where they matter most."""
-    table, file = results.table(name), f"{results.folder.name}/{name}.csv"
-    samples = len(table.distinct("sample"))
+    summed, file = results.table(f"{name}_over_samples"), f"{results.folder.name}/{name}.csv"
+    samples = int(max(summed.numbers("n")))
     if samples == 1:
-        return TableView(table, caption, (*by, *measures), ROWS, file)
+        return TableView(results.table(name), caption, (*by, *measures), ROWS, file)
+    by = (*(("model",) if len(summed.distinct("model")) > 1 else ()), *by)
     ends = {measure: (f"{measure}_low", f"{measure}_high") for measure in measures if measure in WITH_INTERVAL}
     columns = [column for measure in measures for column in (measure, *ends.get(measure, ()))]
     groups: dict[tuple[Value, ...], dict[str, Value]] = {}
-    for row in over_samples(table, by, measures):
+    for row in summed.among("measure", measures):
         measure = str(row["measure"])
         group = groups.setdefault(tuple(row[c] for c in by), dict.fromkeys(columns))
         group |= dict(zip((measure, *ends.get(measure, ())), (row["mean"], row["low"], row["high"]), strict=False))

@@ -78,7 +78,7 @@ def norm_spread(geometry: Table, width: str | float = "double") -> Drawing:
             add_profile(data, each, tensor=tensor, measure=column)
         shortest, longest = (_extreme(rows, found["norm_mean"], c) for c in ("norm_min", "norm_max"))
         mean, std = found["norm_mean"], found["norm_std"].mean
-        zeros += sum(int(n) for n in rows.numbers("zero_keys"))
+        zeros += sum(int(stats.total) for stats in rows.stats((), "zero_keys").values())
         low = np.maximum(mean.mean - std, shortest)
         bands = [(low, mean.mean + std, 0.2)] + ([(mean.low, mean.high, 0.4)] if mean.samples > 1 else [])
         draw_line(ax, mean.mean, TENSORS["keys"], bands)
@@ -113,5 +113,6 @@ def _tensors(geometry: Table) -> list[str]:
 
 def _extreme(rows: Table, like: Profile, column: str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     """Smallest (for a minimum) or largest number of `column` in each layer, over heads and samples."""
-    found = rows.aggregate(("layer",), column, min if column.endswith("min") else max)
-    return np.array([found.get((layer,), np.nan) for layer in like.layers])
+    found = rows.stats(("layer",), column)
+    ends = {key: stats.low if column.endswith("min") else stats.high for key, stats in found.items() if stats.defined}
+    return np.array([ends.get((layer,), np.nan) for layer in like.layers])

@@ -12,6 +12,7 @@ from ecokv_cli.figures.parts import counted, legend_above, letter, listed, log_a
 from ecokv_cli.figures.profiles import TENSORS, Stroke, draw_line, label_panels, layer_panels, profile
 from ecokv_cli.figures.roles import MARKS, present_roles
 from ecokv_cli.figures.style import INK, inches
+from ecokv_cli.studies.reduced import Reduced
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -64,12 +65,15 @@ def sinks_by_layer(sinks: Table, geometry: Table, width: str | float = "double")
     columns = ("sample", "layer", "position", "token", "role", "reason", "attention", "key_norm_relative")
     data = Table("sinks_by_layer", columns, [{c: row[c] for c in columns} for row in sinks])
     samples = len(keys.distinct("sample"))
+    of, shown = f" of {samples:,} samples" if samples > 1 else "", samples
+    if isinstance(sinks, Reduced) and sinks.first < len(sinks.samples):
+        of, shown = f" of the first {sinks.first:,} samples with sinks, {samples:,} in all", sinks.first
     caption = (
-        f"Attention sinks, one mark per sink and layer{f' of {samples:,} samples' if samples > 1 else ''}: (a) "
+        f"Attention sinks, one mark per sink and layer{of}: (a) "
         "attention from the observation window over what an even spread would give, (b) key norm over the median of "
         "the head, both means over KV heads on logarithmic axes; (c) mean cosine of keys with and without the sinks. A "
         "position is flagged if in most heads it draws more than ten times its even share, or if its norm is an "
-        f"outlier; nothing is removed elsewhere. Most often: {_most_often(sinks, len(layers) * samples)}. Lines apart "
+        f"outlier; nothing is removed elsewhere. Most often: {_most_often(sinks, len(layers) * shown)}. Lines apart "
         "in (c) mean that a few positions decide the statistics of that layer."
     )
     return Drawing("sinks_by_layer", "Attention sinks by layer", figure, data, caption)

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 
-from ecokv_cli.geometry.similarity import mean_cosine
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -25,22 +23,6 @@ _SCALED_MAPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "exp": lambda x: torch.exp(-x),
     "inverse": lambda x: 1 / (1 + x),
 }
-
-
-def cosine_redundancy(units: torch.Tensor) -> torch.Tensor:
-    """``r_cos``: mean pairwise cosine of the head (MixKV), unclamped.
-
-    Parameters
-    ----------
-    units
-        ``[H, N, D]`` unit keys.
-
-    Returns
-    -------
-    torch.Tensor
-        ``[H]`` fp64 in [-1/(N-1), 1]; 1 = all keys point the same way.
-    """
-    return mean_cosine(units)
 
 
 def euclidean_redundancy(

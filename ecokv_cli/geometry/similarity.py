@@ -1,4 +1,4 @@
-"""Directions: unit vectors, and the mean pairwise cosine of a head in closed form.
+"""Lengths and unit vectors.
 
 Vectors are ``[H, N, D]`` (heads, positions, coordinates). Work is done in fp32, or fp64 when the input is fp64, with
 sums over positions in fp64. Nothing here builds an N x N matrix.
@@ -76,49 +76,6 @@ def scaled(vectors: torch.Tensor, factors: torch.Tensor, out: torch.Tensor | Non
         return torch.mul(vectors, factors.to(vectors.dtype)[..., None], out=out)
     product = (vectors.double() * factors[..., None]).to(vectors.dtype)
     return product if out is None else out.copy_(product)
-
-
-def mean_cosine(units: torch.Tensor) -> torch.Tensor:
-    r"""Mean cosine over all pairs of a head, without forming the pairs.
-
-    With ``e_i = u_i - mean u`` and z zero vectors::
-
-        mean = (N - z) / N - sum ||e_i||^2 / (N - 1)
-
-    which equals ``(N^2 ||mean u||^2 - (N - z)) / (N (N - 1))`` and keeps ``1 - mean`` accurate where all cosines
-    are close to 1.
-
-    Parameters
-    ----------
-    units
-        ``[H, N, D]`` from `unit_vectors`.
-
-    Returns
-    -------
-    torch.Tensor
-        ``[H]`` fp64 in [-1/(N-1), 1]; 1 = all vectors point the same way, 0 = they are spread evenly or orthogonal.
-        0 by definition for a single vector.
-    """
-    return torch.stack([_mean_cosine(head) for head in units])
-
-
-def _mean_cosine(rows: torch.Tensor) -> torch.Tensor:
-    n = len(rows)
-    if n < 2:
-        return torch.zeros((), dtype=torch.float64)
-    total = torch.zeros(rows.shape[1], dtype=torch.float64)
-    for part in parts(n):
-        total += rows[part].sum(0)
-    rough = (total / n).to(rows.dtype)
-    spread, zero = torch.zeros(2, dtype=torch.float64)
-    shift = torch.zeros(rows.shape[1], dtype=torch.float64)
-    for part in parts(n):
-        centred = rows[part] - rough
-        spread += torch.linalg.vector_norm(centred, dim=-1).double().square().sum()
-        zero += (torch.linalg.vector_norm(rows[part], dim=-1) == 0).sum()
-        shift += centred.sum(0)
-    mean: torch.Tensor = (n - zero) / n - (spread - shift.square().sum() / n) / (n - 1)
-    return mean
 
 
 def _tame(numbers: torch.Tensor) -> bool:

@@ -131,8 +131,8 @@ def capture(
     Raises
     ------
     ModelError
-        If a layer was not captured exactly once, its cache is not the keys its attention used, or every layer is a
-        sliding window that is shorter than the prompt.
+        If a layer was not captured exactly once, its cache is not the keys its attention used, every layer is a
+        sliding window that is shorter than the prompt, or M-RoPE did not notice an image.
     """
     model = loaded.model
     device = model.device
@@ -153,6 +153,7 @@ def capture(
     held = hold(cache, windows)
     last = seen[-1][..., -1:] if seen else torch.tensor([[n - 1]], device=device)
     positions = seen[-1].reshape(-1, n) if seen else torch.arange(n)[None]
+    _require_places(loaded, inputs, positions)
     stop = set() if ignore_eos else end_ids(model, loaded.tokenizer)
     answer: list[int] = []
     steps = 0
@@ -203,6 +204,19 @@ def end_ids(model: Any, tokenizer: Any) -> set[int]:
     return set() if ids is None else set(ids) if isinstance(ids, list) else {ids}
 
 
+def _require_places(loaded: LoadedModel, inputs: Mapping[str, Any], positions: torch.Tensor) -> None:
+    """Refuse a run in which an image of several cells was given the positions of a text."""
+    grid = inputs.get("image_grid_thw")
+    if grid is None or len(positions) == 1 or (positions != positions[0]).any():
+        return
+    merge = loaded.model.config.vision_config.spatial_merge_size
+    if int(grid.prod(dim=1).max()) > merge**2:
+        raise ModelError(
+            f"{loaded.info.id} ({loaded.info.architecture}): its image tokens have the positions of a text, because "
+            f"the chat template does not place images as this model expects; use another --chat-template"
+        )
+
+
 def _check(
     loaded: LoadedModel, records: dict[int, LayerRecord], cache: DynamicCache, windows: Mapping[int, int], n: int
 ) -> None:
@@ -215,7 +229,7 @@ def _check(
         )
     for index in records:
         held = min(n, windows[index] - 1) if index in windows else n
-        found, wanted = tuple(cache.layers[index].keys.shape[:3]), (1, info.kv_heads, held)
+        found, wanted = tuple(cache.layers[index].keys.shape), (1, info.kv_heads, held, info.head_dim)
         if found != wanted:
             raise ModelError(
                 f"{info.id} ({info.architecture}): layer {index} caches keys of shape {found}, expected {wanted}; "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ from ecokv_cli.dump.writer import LayerWriter, fresh_folder, require_space
 from ecokv_cli.errors import InputError, UsageError
 from ecokv_cli.models.capture import Captured, capture
 from ecokv_cli.models.layout import describe_tokens
+from ecokv_cli.models.limits import beyond_limit, require_room
 from ecokv_cli.models.loading import DTYPES, LoadedModel
 from ecokv_cli.models.prompting import prepare
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from ecokv_cli.models.settings import DumpSettings
     from ecokv_cli.sample.images import LoadedImage
     from ecokv_cli.sample.samples import Box, Sample
+
+logger = logging.getLogger(__name__)
 
 
 def write_dump(
@@ -73,6 +77,7 @@ def write_dump(
     torch.manual_seed(settings.seed)
     prepared = prepare(loaded, [image.image for image in images], sample.prompt, template=settings.template)
     tokens, grids = describe_tokens(loaded, prepared.inputs, [image.used_size for image in images])
+    require_room(loaded, len(tokens.ids), tokens.roles.count("image"), settings.decode)
     info = loaded.info
     values = info.layers * info.kv_heads * 2 * info.head_dim * len(tokens.ids)
     require_space(folder, int(1.1 * values * stored.itemsize))
@@ -88,6 +93,9 @@ def write_dump(
             prerope=settings.prerope_keys,
             on_token=lambda done: progress("decode", done, settings.decode),
         )
+        beyond = beyond_limit(loaded, captured)
+        if beyond:
+            logger.warning("%s", beyond)
         writer = LayerWriter(partial)
         names: list[str] = []
         for index in range(info.layers):

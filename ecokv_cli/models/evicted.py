@@ -7,7 +7,7 @@ import time
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from transformers import AttentionInterface, AttentionMaskInterface, DynamicCache
@@ -87,7 +87,11 @@ class Decoding:
 def compact(captured: Captured, index: int, selection: Selection) -> Evicted:
     """Gather what a selection keeps of one layer's prompt cache."""
     layer, n = captured.cache.layers[index], captured.prompt_tokens
-    keys, values = layer.keys[:, :, :n], layer.values[:, :, :n]
+    return gathered(layer.keys[:, :, :n], layer.values[:, :, :n], selection)
+
+
+def gathered(keys: torch.Tensor, values: torch.Tensor, selection: Selection) -> Evicted:
+    """What a selection keeps of keys ``[1, H, N, D]`` and values ``[1, H, N, Dv]``; the same tensors if that is all."""
     if bool(selection.mask.all()):
         return Evicted(keys, values, None, None)
     positions, valid = selection.indices()
@@ -167,28 +171,46 @@ def decode_evicted(
     )  # fmt: skip
 
 
-_active: ContextVar[Sequence[Evicted]] = ContextVar("ecokv_evicted")
+class Entries(Protocol):
+    """What a decoding step has to know of one layer's cache: padding and memory, as in `Evicted`."""
+
+    @property
+    def valid(self) -> torch.Tensor | None: ...  # noqa: D102
+    @property
+    def memory(self) -> Memory | None: ...  # noqa: D102
+
+
+_active: ContextVar[Sequence[Entries]] = ContextVar("ecokv_evicted")
+
+
+@contextmanager
+def reading(layers: Sequence[Entries]) -> Iterator[None]:
+    """Inside the block the attention switched on by `use_evicted` reads caches that are described by `layers`."""
+    token = _active.set(layers)
+    try:
+        yield
+    finally:
+        _active.reset(token)
 
 
 @contextmanager
 def evicted_attention(loaded: LoadedModel, layers: Sequence[Evicted]) -> Iterator[None]:
     """Inside the block the model's attention knows which entries of its cache are padding, and reads memories."""
-    register()
-    token = _active.set(layers)
-    switch_attention(loaded.model, BACKENDS[loaded.backend])
+    use_evicted(loaded.model, loaded.backend)
     try:
-        yield
+        with reading(layers):
+            yield
     finally:
-        _active.reset(token)
         use_backend(loaded.model, loaded.backend)
 
 
-def register() -> None:
-    """Make the attention functions known to transformers."""
+def use_evicted(model: Any, backend: str) -> None:
+    """Switch the decoder layers of `model` to the form of `backend` that decodes on evicted caches."""
     AttentionInterface.register("ecokv_sdpa_evicted", _sdpa)
     AttentionInterface.register("ecokv_eager_evicted", _eager)
     AttentionMaskInterface.register("ecokv_sdpa_evicted", sdpa_mask)
     AttentionMaskInterface.register("ecokv_eager_evicted", eager_mask)
+    switch_attention(model, BACKENDS[backend])
 
 
 def _sdpa(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **options: Any) -> Any:  # noqa: ARG001
@@ -209,7 +231,7 @@ def _eager(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, *
     return _with_memory(layer, query, output), weights
 
 
-def _head_mask(layer: Evicted, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
+def _head_mask(layer: Entries, query: torch.Tensor, key: torch.Tensor) -> torch.Tensor | None:
     """``[1, H_q, 1, K + t]``: kept prompt entries and everything decoded since; None if all may be seen.
 
     The one query of a step sees whatever its layer's cache holds, in sliding-window layers too; transformers' own mask
@@ -222,7 +244,7 @@ def _head_mask(layer: Evicted, query: torch.Tensor, key: torch.Tensor) -> torch.
     return seen.repeat_interleave(query.shape[1] // len(seen), dim=0)[None, :, None]
 
 
-def _with_memory(layer: Evicted, query: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+def _with_memory(layer: Entries, query: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
     """`output` ``[1, 1, H_q, Dv]`` with the memory of the evicted blended in."""
     if layer.memory is None:
         return output

@@ -198,8 +198,10 @@ REASONS = (
 
 
 def _short(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    # A line that ends in a colon announces the next one.
+    count = next((number for number, line in enumerate(lines, start=1) if not line.endswith(":")), len(lines))
+    return " ".join(lines[:count])[:300]
 
 
 def _device(name: str) -> torch.device:

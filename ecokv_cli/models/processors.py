@@ -11,6 +11,9 @@ from transformers.models.auto.processing_auto import PROCESSOR_MAPPING
 
 from ecokv_cli.errors import ModelError
 
+VISION = ("torchvision", "num2words")
+"""Packages of the extra ``vision``, which some processors ask for."""
+
 
 def load_processor(source: str, config: Any, *, multimodal: bool, **options: Any) -> Any:
     """The processor of a multimodal model, or the tokenizer of a text model.
@@ -31,7 +34,7 @@ def load_processor(source: str, config: Any, *, multimodal: bool, **options: Any
     Raises
     ------
     ModelError
-        If torchvision is installed but does not work, or the processor files are missing.
+        If a package is missing that this processor needs, or torchvision is installed but does not work.
     """
     if not multimodal:
         return AutoTokenizer.from_pretrained(source, **options)
@@ -40,15 +43,23 @@ def load_processor(source: str, config: Any, *, multimodal: bool, **options: Any
             kind = _without_video(PROCESSOR_MAPPING[type(config)])
             return kind.from_pretrained(source, video_processor=None, **options)
         return AutoProcessor.from_pretrained(source, **options)
-    except (ImportError, AttributeError, RuntimeError) as error:
-        if importlib.util.find_spec("torchvision"):
-            raise ModelError(
-                f"{source}: its image processor cannot be built ({_first_line(error)}); the installed torchvision does "
-                f"not match torch: reinstall both together, or uninstall torchvision, which images do not need"
-            ) from error
+    except (ImportError, AttributeError, RuntimeError, ValueError) as error:
+        if isinstance(error, ValueError) and "torchvision" not in str(error):
+            raise
         raise ModelError(
-            f"{source}: its processor cannot be built ({_first_line(error)}); install ecokv-cli[vision]"
+            f"{source}: its processor cannot be built ({_first_sentence(error)}); {_way_out(error)}"
         ) from error
+
+
+def _way_out(error: BaseException) -> str:
+    absent = [name for name in VISION if not importlib.util.find_spec(name)]
+    named = [name for name in absent if name in str(error)]
+    if named or "torchvision" in absent:
+        return f"{' and '.join(named or absent)} may be what is missing: pip install 'ecokv-cli[vision]'"
+    return (
+        "the installed torchvision does not match torch: reinstall both together, or uninstall torchvision, which "
+        "images do not need"
+    )
 
 
 def _has_video_part(config: Any) -> bool:
@@ -64,6 +75,6 @@ def _without_video(kind: Any) -> Any:
     )
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def _first_sentence(error: BaseException) -> str:
+    text = " ".join(str(error).split()).partition(". ")[0]
+    return (text or type(error).__name__)[:200]

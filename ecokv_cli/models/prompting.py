@@ -64,6 +64,7 @@ def prepare(loaded: LoadedModel, images: Sequence[Image], prompt: str, *, templa
         )
     check_control_tokens(prompt, control_tokens(loaded))
     rendered = _rendered(loaded, len(images), prompt) if template else _plain(loaded, len(images), prompt)
+    _require_each_image_placed(loaded, len(images), rendered)
     bos = getattr(loaded.tokenizer, "bos_token", None)
     options: dict[str, Any] = {"return_tensors": "pt"}
     if bos and rendered.startswith(bos):
@@ -76,7 +77,8 @@ def prepare(loaded: LoadedModel, images: Sequence[Image], prompt: str, *, templa
             else:
                 inputs = loaded.tokenizer([rendered], **options)
     except (ValueError, IndexError, TypeError, RuntimeError) as error:
-        raise InputError(f"{loaded.info.id}: its processor refuses the input ({error})") from error
+        reason = " ".join(str(error).split())
+        raise InputError(f"{loaded.info.id}: its processor refuses the input ({reason})") from error
     if inputs["input_ids"].shape[-1] == 0:
         raise UsageError("the prompt gives no tokens; write one with --prompt")
     # Some processors (PaliGemma's) always add training labels; with them the model would compute a loss.
@@ -106,6 +108,24 @@ def _rendered(loaded: LoadedModel, images: int, prompt: str) -> str:
 
 
 def _plain(loaded: LoadedModel, images: int, prompt: str) -> str:
+    # The Qwen family finds an image by the token before it.
+    around = [getattr(loaded.model.config, f"vision_{end}_token_id", None) for end in ("start", "end")]
+    before, after = ("" if i is None else loaded.tokenizer.convert_ids_to_tokens(i) for i in around)
+    return f"{before}{_placeholder(loaded)}{after}" * images + prompt
+
+
+def _placeholder(loaded: LoadedModel) -> str:
+    """What stands for an image in a rendered prompt; empty where the processor does not say."""
     # Gemma's templates place images with a token that its processor turns into image tokens.
-    placeholder = getattr(loaded.processor, "boi_token", None) or getattr(loaded.processor, "image_token", "")
-    return str(placeholder) * images + prompt
+    return getattr(loaded.processor, "boi_token", None) or getattr(loaded.processor, "image_token", None) or ""
+
+
+def _require_each_image_placed(loaded: LoadedModel, images: int, rendered: str) -> None:
+    """Refuse a template that repeats an image or leaves one out; not every processor would."""
+    placeholder = _placeholder(loaded)
+    placed = rendered.count(placeholder) if placeholder else 0
+    if placed and placed != images:
+        raise InputError(
+            f"{loaded.info.id}: {images} images are given and the chat template places {placed}; use another "
+            f"--chat-template"
+        )

@@ -73,6 +73,11 @@ class DecodeRecorder:
         self.layers[module.layer_idx].decode_queries.append(query[0, :, -1].clone())
 
 
+def rotary_embeddings(model: Any) -> list[Any]:
+    """The modules of a decoder that turn position ids into rotations; none where positions are learned."""
+    return [m for m in model.get_decoder().modules() if type(m).__name__.endswith("RotaryEmbedding")]
+
+
 @contextmanager
 def recorded_positions(model: Any) -> Iterator[list[torch.Tensor]]:
     """Position ids that the decoder's rotary embedding is given; the one place where every model has them right."""
@@ -83,8 +88,7 @@ def recorded_positions(model: Any) -> Iterator[list[torch.Tensor]]:
         if isinstance(found, torch.Tensor):
             seen.append(found)
 
-    rotary = [m for m in model.get_decoder().modules() if type(m).__name__.endswith("RotaryEmbedding")]
-    handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in rotary]
+    handles = [m.register_forward_pre_hook(note, with_kwargs=True) for m in rotary_embeddings(model)]
     try:
         yield seen
     finally:

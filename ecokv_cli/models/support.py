@@ -22,6 +22,8 @@ def require_supported_config(config: Any) -> None:
     name = next(iter(getattr(config, "architectures", None) or ()), config.model_type)
     kinds = list(getattr(text, "layer_types", None) or getattr(text, "layers_block_type", None) or ())
     crossed = getattr(text, "cross_attention_layers", None)
+    queries, kv_heads, head_dim = (_one(text, n) for n in ("num_attention_heads", "num_key_value_heads", "head_dim"))
+    by_layer = any(isinstance(count, list | tuple) for count in (queries, kv_heads, head_dim))
     odd = [i for i, kind in enumerate(kinds) if kind not in KINDS]
     checks = {
         "it is an encoder-decoder, whose cache is split between two kinds of attention": getattr(
@@ -37,8 +39,21 @@ def require_supported_config(config: Any) -> None:
         "it attends within chunks of the prompt": getattr(text, "attention_chunk_size", None),
         "some of its layers use the keys of others": getattr(text, "num_kv_shared_layers", None),
         "it caps its attention logits, which scaled dot products cannot": getattr(text, "attn_logit_softcapping", None),
+        "its layers have different numbers or sizes of heads": by_layer,
+        f"its {queries} query heads cannot be shared out evenly among {kv_heads} KV heads": not by_layer
+        and queries
+        and kv_heads
+        and queries % kv_heads,
     }
     _refuse(name, checks)
+
+
+def _one(text: Any, name: str) -> Any:
+    """A setting of all layers; an empty list where it differs between them, which some configurations refuse to say."""
+    try:
+        return getattr(text, name, None)
+    except RuntimeError:
+        return []
 
 
 def require_supported(model: Any) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ecokv_cli.errors import MethodError
-from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.method import Method
-from ecokv_cli.geometry.similarity import working
+from ecokv_cli.studies.measuring import clock, decoding_peak
+from ecokv_cli.studies.selecting import capture_for, layers_of, select_arms
 from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import torch
     from PIL.Image import Image
 
+    from ecokv_cli.dump.schema import BoxInfo
     from ecokv_cli.eviction.route import Route
+    from ecokv_cli.eviction.selection import Selection
     from ecokv_cli.models.capture import Captured
     from ecokv_cli.models.evicted import Evicted
     from ecokv_cli.models.loading import LoadedModel
@@ -26,7 +28,8 @@ if TYPE_CHECKING:
 
 ANSWERS = (
     "model", "sample", "method", "budget", "window", "tokens", "kept", "prediction", "answers", "score",
-    "cache_bytes", "cache_ratio", "prefill_seconds", "scoring_seconds", "decode_seconds", "decoded",
+    "ledger_bytes", "cache_bytes", "cache_ratio", "peak_bytes", "peak_source", "prefill_seconds", "scoring_seconds",
+    "decode_seconds", "decoded",
 )  # fmt: skip
 
 
@@ -44,6 +47,8 @@ class Question:
         What counts as right.
     identity
         Whatever else the answer depends on, for resuming.
+    boxes
+        Places on the images worth knowing, as fractions of them; the answer does not depend on these.
     """
 
     id: str
@@ -51,6 +56,7 @@ class Question:
     prompt: str
     answers: tuple[str, ...]
     identity: str = ""
+    boxes: tuple[BoxInfo, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,21 +99,47 @@ def arms_of(
 ) -> tuple[Arm, ...]:
     """Every method at every budget with every window (its own if none are given), each once, the full cache first.
 
+    Budgets that cannot hold what a method protects are left out, see `unfit`.
+
     Raises
     ------
     MethodError
-        If a budget is too small for a window, or a method sees the answer it is judged by.
+        If no budget is large enough for a method, or it sees the answer it is judged by.
     """
     arms: dict[tuple[str, int | None], Arm] = {}
     for method in methods:
         if "decode_queries" in getattr(getattr(method, "host", None), "needs", ()):
             raise MethodError(f"{method.name}: sees the queries of the answer, so its accuracy would mean nothing")
-        for sized in [method.with_window(window) for window in windows] if windows else [method]:
-            for budget in [None] if sized.keeps_all else budgets:
-                if budget is not None:
-                    sized.require_budget(budget)
-                arms[sized.name, budget] = Arm(sized, budget)
+        refused = unfit([method], budgets, windows)
+        fitting = [
+            Arm(sized, budget)
+            for sized in _with_windows(method, windows)
+            for budget in ([None] if sized.keeps_all else budgets)
+            if (sized.name, budget) not in refused
+        ]
+        if not fitting:
+            raise next(iter(refused.values()))
+        arms |= {(arm.method.name, arm.budget): arm for arm in fitting}
     return tuple(sorted(arms.values(), key=lambda arm: arm.budget is not None))
+
+
+def unfit(
+    methods: Sequence[Method | Route], budgets: Sequence[int], windows: Sequence[int] | None = None
+) -> dict[tuple[str, int | None], MethodError]:
+    """Methods and budgets that do not go together, with the reason: the budget cannot hold window and sinks."""
+    refused: dict[tuple[str, int | None], MethodError] = {}
+    for method in methods:
+        for sized in _with_windows(method, windows):
+            for budget in budgets:
+                try:
+                    sized.require_budget(budget)
+                except MethodError as error:
+                    refused[sized.name, budget] = error
+    return refused
+
+
+def _with_windows(method: Method | Route, windows: Sequence[int] | None) -> list[Method | Route]:
+    return [method.with_window(window) for window in windows] if windows else [method]
 
 
 def hosts_of(arms: Sequence[Arm]) -> dict[str, tuple[str, ...]]:
@@ -136,28 +168,28 @@ def answer(loaded: LoadedModel, question: Question, settings: EvaluateSettings) 
     Returns
     -------
     Table
-        ``answers``: one row per arm. `kept` is the mean over layers and heads; `cache_bytes` what the compacted
-        prompt cache really occupies and `cache_ratio` its share of the full one; `scoring_seconds` the time to score
-        and select; `decode_seconds` that of all forward passes for `decoded` tokens. `score` is empty until `graded`.
+        ``answers``: one row per arm. `kept` is the mean over layers and heads. `ledger_bytes` is what the kept entries
+        take by count, `cache_bytes` what the compacted prompt cache really occupies (padding of ragged heads, masks and
+        memories included) and `cache_ratio` its share of the full one; `peak_bytes` the most that decoding holds, see
+        `decoding_peak`. `scoring_seconds` is the time to score and select, each arm as if it were run alone;
+        `decode_seconds` that of all forward passes for `decoded` tokens. `score` is empty until `graded`.
     """
-    from ecokv_cli.models.capture import capture
     from ecokv_cli.models.evicted import decode_evicted
     from ecokv_cli.models.prompting import prepare
 
     prepared = prepare(loaded, question.images, question.prompt, template=settings.template)
-    singles = [part for arm in settings.arms for part in _parts(arm.method)]
-    captured = capture(
-        loaded,
-        prepared.inputs,
-        window=max((part.obs_window for part in singles), default=1) or 1,
-        decode=0,
-        received=any("received_attention" in part.host.needs for part in singles),
-    )
-    caches, kept, seconds = _evict(loaded, captured, settings)
+    began = clock(loaded.model.device)
+    captured = capture_for(loaded, prepared.inputs, settings, decode=0)
+    prefill = clock(loaded.model.device) - began
+    chosen, seconds = _select(loaded, captured, settings)
     full = sum(layer.keys.nbytes + layer.values.nbytes for layer in captured.cache.layers)
+    places = len(chosen[0]) * loaded.info.kv_heads
     table = Table("answers", ANSWERS)
     for number, arm in enumerate(settings.arms):
-        decoded = decode_evicted(loaded, captured, caches[number], settings.steps)
+        # Compacted only now, so that the caches of other arms take no memory.
+        cache = _compacted(loaded, captured, chosen[number])
+        decode = partial(decode_evicted, loaded, captured, cache, settings.steps)
+        decoded, peak, source = decoding_peak(loaded.model.device, cache, decode)
         prediction = loaded.tokenizer.decode(decoded.ids, skip_special_tokens=True).strip()
         table.add(
             model=loaded.info.id,
@@ -166,13 +198,16 @@ def answer(loaded: LoadedModel, question: Question, settings: EvaluateSettings) 
             budget=arm.budget,
             window=arm.window,
             tokens=captured.prompt_tokens,
-            kept=kept[number] / ((loaded.info.layers - len(captured.sliding)) * loaded.info.kv_heads),
+            kept=sum(int(selection.counts.sum()) for selection in chosen[number].values()) / places,
             prediction=prediction,
             answers=" | ".join(question.answers),
             score=None,
+            ledger_bytes=_ledger_bytes(captured, chosen[number], cache),
             cache_bytes=decoded.cache_bytes,
             cache_ratio=decoded.cache_bytes / full,
-            prefill_seconds=captured.seconds["prefill"],
+            peak_bytes=peak,
+            peak_source=source,
+            prefill_seconds=prefill,
             scoring_seconds=seconds[number],
             decode_seconds=decoded.seconds,
             decoded=len(decoded.ids),
@@ -203,43 +238,34 @@ def graded(answers: Table, right: Mapping[str, Sequence[str]], metric: Metric) -
     return Table(answers.name, answers.columns, rows)
 
 
-def _parts(method: Method | Route) -> list[Method]:
-    """The single methods of a route, or the method itself."""
-    return [method] if isinstance(method, Method) else [span.method for span in method.spans]
-
-
-def _evict(
+def _select(
     loaded: LoadedModel, captured: Captured, settings: EvaluateSettings
-) -> tuple[list[list[Evicted]], list[int], list[float]]:
-    """Compacted caches, kept positions and scoring time of every arm; scores are shared between budgets.
+) -> tuple[list[dict[int, Selection]], list[float]]:
+    """Per arm the selection of every layer that evicts, and the time of all layers."""
+    chosen: list[dict[int, Selection]] = [{} for _ in settings.arms]
+    seconds = [0.0] * len(settings.arms)
+    for layer in layers_of(loaded, captured, settings):
+        selections, times = select_arms(layer, settings.arms)
+        for number, (selection, time) in enumerate(zip(selections, times, strict=True)):
+            chosen[number][layer.index] = selection
+            seconds[number] += time
+    return chosen, seconds
 
-    Sliding-window layers stay as they are and are not counted.
-    """
+
+def _compacted(loaded: LoadedModel, captured: Captured, chosen: Mapping[int, Selection]) -> list[Evicted]:
     from ecokv_cli.models.evicted import compact, untouched
 
-    arms = settings.arms
-    caches: list[list[Evicted]] = [[] for _ in arms]
-    kept, seconds = [0] * len(arms), [0.0] * len(arms)
-    largest = max((arm.budget for arm in arms if arm.budget is not None), default=1)
-    for index in range(loaded.info.layers):
-        if index in captured.sliding:
-            for cache in caches:
-                cache.append(untouched(captured, index))
-            continue
-        tensors, scaling = captured.layer(index)
-        parts = {name: working(tensor) for name, tensor in tensors.items()}
-        layer = Layer(
-            index=index, layers=loaded.info.layers, scaling=scaling, head_scores=settings.head_scores, **parts
-        ).require_finite()
-        scored = {}
-        for number, arm in enumerate(arms):
-            began = time.monotonic()
-            if arm.method.name not in scored:
-                scored[arm.method.name] = (
-                    None if arm.method.keeps_all else arm.method.scores(layer, min(largest, layer.tokens))
-                )
-            selection = arm.method.select(layer, arm.budget or layer.tokens, scored[arm.method.name])
-            seconds[number] += time.monotonic() - began
-            kept[number] += int(selection.counts.sum())
-            caches[number].append(compact(captured, index, selection))
-    return caches, kept, seconds
+    return [
+        compact(captured, index, chosen[index]) if index in chosen else untouched(captured, index)
+        for index in range(loaded.info.layers)
+    ]
+
+
+def _ledger_bytes(captured: Captured, chosen: Mapping[int, Selection], cache: Sequence[Evicted]) -> int:
+    """Kept entries, and those of the budget that pay for a memory, times the bytes of an entry."""
+    total = sum(layer.bytes for layer in cache if layer.sliding)
+    for index, selection in chosen.items():
+        keys, values = captured.cache.layers[index].keys, captured.cache.layers[index].values
+        entry = keys[0, 0, 0].nbytes + values[0, 0, 0].nbytes
+        total += entry * (int(selection.counts.sum()) + selection.state * len(selection.mask))
+    return total

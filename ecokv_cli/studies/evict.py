@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ecokv_cli.dump.layers import among_full
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
+from ecokv_cli.eviction.route import Route
 from ecokv_cli.eviction.spec import parse_method
 from ecokv_cli.studies.plane import PLANE, plane_rows
 from ecokv_cli.studies.tables import Table, Value
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.method import Method
-    from ecokv_cli.eviction.route import Route
     from ecokv_cli.eviction.selection import Selection
 
 AGE_BINS = 24
@@ -186,10 +187,12 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
     oracle = parse_method("oracle")
     best = {budget: oracle.select(layer, budget) for budget in settings.budgets}
     chosen: dict[tuple[str, int], Selection] = {}
+    asked = among_full(layer, dump)
     for method in settings.methods:
-        scores = method.scores(layer, max(settings.budgets))
+        rule = method.at(layer) if isinstance(method, Route) else method  # a route goes by the model's own numbers
+        scores = rule.scores(asked, max(settings.budgets))
         for budget in settings.budgets:
-            selection = method.select(layer, budget, scores)
+            selection = rule.select(asked, budget, scores)
             chosen[method.name, budget] = selection
             _record(tally, selection, (method.name, budget), layer, settings)
             fidelity = held_out.judge(selection)

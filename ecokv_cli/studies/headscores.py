@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,9 +12,11 @@ import torch
 from ecokv_cli.dump.headscores import HeadScores
 from ecokv_cli.errors import DumpError
 from ecokv_cli.eviction.headscores import Target, head_hits
+from ecokv_cli.studies.parts import Codec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.schema import BoxInfo, ImageGrid, Manifest
@@ -25,6 +28,18 @@ class HeadScoring:
 
     table: HeadScores
     skipped: dict[str, str]
+
+
+@dataclass(frozen=True)
+class Hits:
+    """What one sample gives: the score of every head ``[layer][query head]``, summed over `tokens` that count.
+
+    Without such tokens there are no scores, and `reason` says why.
+    """
+
+    scores: tuple[tuple[float, ...], ...]
+    tokens: int
+    reason: str = ""
 
 
 def head_scores(samples: Sequence[Dump], progress: Callable[[int, int], None] = lambda *_: None) -> HeadScoring:
@@ -52,23 +67,54 @@ def head_scores(samples: Sequence[Dump], progress: Callable[[int, int], None] = 
     SparseMM, arXiv 2506.05344. Tokens are compared as decoded text without surrounding blanks, and an empty one
     matches nothing; cells count if they overlap the box by more than an edge.
     """
+    require_one_model(samples)
+
+    def one_by_one() -> Iterator[Hits]:
+        for done, dump in enumerate(samples, start=1):
+            yield hits_of(dump)
+            progress(done, len(samples))
+
+    return combined(samples, one_by_one())
+
+
+def require_one_model(samples: Sequence[Dump]) -> None:
+    """Refuse dumps of different models.
+
+    Raises
+    ------
+    DumpError
+        Naming the first one that is not of the first one's model.
+    """
+    first = samples[0].manifest.model
+    for dump in samples:
+        model = dump.manifest.model
+        if model.config_sha256 != first.config_sha256:
+            raise DumpError(f"{dump.folder}: a dump of {model.id}, the others are of {first.id}; one at a time")
+
+
+def hits_of(dump: Dump) -> Hits:
+    """The scores that one sample gives to every head."""
+    manifest = dump.manifest
+    targets = targets_of(manifest)
+    if not targets:
+        return Hits((), 0, _why_nothing(manifest))
+    found = torch.zeros(manifest.model.layers, manifest.model.query_heads, dtype=torch.float64)
+    for layer in dump.layers(index for index in range(manifest.model.layers) if index not in dump.windows):
+        found[layer.index] = head_hits(layer, targets).cpu()
+    return Hits(tuple(map(tuple, found.tolist())), len(targets))
+
+
+def combined(samples: Sequence[Dump], hits: Iterable[Hits]) -> HeadScoring:
+    """The mean over samples, whose hits are taken one at a time and in order; raises as `head_scores` does."""
     first = samples[0].manifest.model
     total = torch.zeros(first.layers, first.query_heads, dtype=torch.float64)
     used, tokens, skipped = 0, 0, {}
-    for done, dump in enumerate(samples, start=1):
-        manifest = dump.manifest
-        if manifest.model.config_sha256 != first.config_sha256:
-            raise DumpError(
-                f"{dump.folder}: a dump of {manifest.model.id}, the others are of {first.id}; one at a time"
-            )
-        targets = targets_of(manifest)
-        if targets:
-            for layer in dump.layers(index for index in range(first.layers) if index not in dump.windows):
-                total[layer.index] += head_hits(layer, targets).cpu()
-            used, tokens = used + 1, tokens + len(targets)
+    for dump, found in zip(samples, hits, strict=True):
+        if found.tokens:
+            total += torch.tensor(found.scores, dtype=torch.float64)
+            used, tokens = used + 1, tokens + found.tokens
         else:
-            skipped[manifest.sample] = _why_nothing(manifest)
-        progress(done, len(samples))
+            skipped[dump.manifest.sample] = found.reason
     if not used:
         sample, reason = next(iter(skipped.items()))
         raise DumpError(
@@ -79,6 +125,19 @@ def head_scores(samples: Sequence[Dump], progress: Callable[[int, int], None] = 
         raise DumpError(f"in {used} samples no head ever looked at the right place, so there is nothing to share by")
     rows = tuple(tuple(row) for row in (total / used).tolist())
     return HeadScoring(HeadScores(first.id, first.config_sha256, used, tokens, rows), skipped)
+
+
+def hits_codec() -> Codec[Hits]:
+    """How the hits of a sample are stored."""
+
+    def write(folder: Path, hits: Hits) -> None:
+        (folder / "hits.json").write_text(json.dumps(asdict(hits)), encoding="utf-8")
+
+    def read(folder: Path) -> Hits:
+        data = json.loads((folder / "hits.json").read_text(encoding="utf-8"))
+        return Hits(tuple(map(tuple, data["scores"])), data["tokens"], data["reason"])
+
+    return Codec(write, read)
 
 
 def targets_of(manifest: Manifest) -> list[Target]:

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from ecokv_cli.dump.writer import fresh_folder
-from ecokv_cli.errors import EcokvError
+from ecokv_cli.engines.workers import LocalWorkers
+from ecokv_cli.errors import EcokvError, OutputError
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.engines.workers import Tell, Workers
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -29,19 +34,39 @@ class Codec(Generic[Result]):
 
 
 @dataclass(frozen=True)
-class Task(Generic[Result]):
-    """One sample to work on: a name fit for a folder, all that its result depends on, and the work itself."""
+class Task(Generic[Item]):
+    """One sample to work on: a name fit for a folder, all that its result depends on, and what the work is given."""
 
     name: str
     identity: str
-    compute: Callable[[], Result]
+    item: Item
+
+
+class Results(Sequence[Result]):
+    """Results on the disk, each read when it is asked for and not kept."""
+
+    def __init__(self, places: Sequence[Path], read: Callable[[Path], Result]) -> None:
+        self._places = places
+        self._read = read
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+    @overload
+    def __getitem__(self, index: slice) -> Results[Result]: ...
+    def __getitem__(self, index: int | slice) -> Result | Results[Result]:
+        if isinstance(index, slice):
+            return Results(self._places[index], self._read)
+        return self._read(self._places[index])
 
 
 @dataclass(frozen=True)
 class Gathered(Generic[Result]):
     """Results in the order of the samples, how many came from an earlier run, and the failures by sample."""
 
-    results: list[Result]
+    results: Results[Result]
     reused: int
     failed: dict[str, str]
 
@@ -66,61 +91,95 @@ class Parts(Generic[Result]):
 
     def gather(
         self,
-        tasks: Sequence[Task[Result]],
+        tasks: Sequence[Task[Item]],
+        work: Callable[[Any, Item], Result],
+        workers: Workers | None = None,
         *,
         keep_going: bool = False,
+        of: int | None = None,
         progress: Callable[[int, int], None] = lambda *_: None,
     ) -> Gathered[Result]:
-        """Run every task whose result is not there yet, storing each at once.
+        """Have every task done whose result is not there yet; a worker stores each at once.
 
         Parameters
         ----------
         tasks
-            One per sample, in order.
+            One per sample, in order, each with a name of its own.
+        work
+            Makes a result from a worker's context and the item of a task.
+        workers
+            Who does it; this process, without a context, if left out.
         keep_going
             Leave a sample out that fails, and go on.
+        of
+            How many samples the study has, if the tasks are a share of it.
         progress
             Called with samples done and samples in all.
 
         Returns
         -------
         Gathered
-            Results of the samples that did not fail.
+            Results of the samples that did not fail, read from the disk: the same whoever made them, in any order.
 
         Raises
         ------
         EcokvError
-            The first failure, unless told to keep going; the last one, if every sample failed.
+            The first failure, unless told to keep going; the last one, if every sample of the study failed.
+        OutputError
+            If a worker's result did not arrive in the folder.
         """
-        results: list[Result] = []
-        failed: dict[str, str] = {}
-        reused = 0
-        for done, task in enumerate(tasks, start=1):
-            place = self.folder / self._key(task)
-            try:
-                if place.is_dir():
-                    results.append(self.codec.read(place))
-                    reused += 1
-                else:
-                    result = task.compute()
-                    self._store(place, result)
-                    results.append(result)
-            except EcokvError as error:
-                if not keep_going or (done == len(tasks) and not results):
-                    raise
-                failed[task.name] = str(error)
+        workers = workers or LocalWorkers()
+        places = {task.name: self.folder / self.key(task) for task in tasks}
+        there = self._names()
+        left = {task.name: (places[task.name], task.item) for task in tasks if places[task.name].name not in there}
+        reused = done = len(tasks) - len(left)
+        failed: dict[str, EcokvError] = {}
+        if reused:
             progress(done, len(tasks))
-        return Gathered(results, reused, failed)
+        for outcome in workers.run(partial(_finish, work=work, write=self.codec.write), left):
+            if outcome.error is not None:
+                failed[outcome.name] = outcome.error
+                if not keep_going or len(failed) == (of or len(tasks)):
+                    raise outcome.error
+            done += 1
+            progress(done, len(tasks))
+        good = [places[task.name] for task in tasks if task.name not in failed]
+        there = self._names()
+        for place in good:
+            if place.name not in there:
+                raise OutputError(
+                    f"{place}: a worker wrote it, but it is not to be seen here; "
+                    f"name a folder with --output that all machines share"
+                )
+        reasons = {task.name: str(failed[task.name]) for task in tasks if task.name in failed}
+        return Gathered(Results(good, self.codec.read), reused, reasons)
 
-    def _store(self, place: Path, result: Result) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with fresh_folder(place, force=False) as partial:
-            self.codec.write(partial, result)
-
-    def _key(self, task: Task[Result]) -> str:
-        """Sample name and a digest of input and settings."""
+    def key(self, task: Task[Item]) -> str:
+        """Name of a part's folder: that of the sample and a digest of input and settings."""
         digest = hashlib.sha256(f"{self.settings}\n{task.identity}".encode()).hexdigest()
         return f"{task.name}-{digest[:16]}"
+
+    def _names(self) -> set[str]:
+        # The folder is listed, as a network file system may remember for a while that a single name was not there.
+        return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+
+
+def _finish(
+    context: Any,
+    task: tuple[Path, Item],
+    _: Tell,
+    *,
+    work: Callable[[Any, Item], Result],
+    write: Callable[[Path, Result], None],
+) -> None:
+    """Do one task and store its result, unless a worker that was lost had just done so."""
+    place, item = task
+    if place.is_dir():
+        return
+    result = work(context, item)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with fresh_folder(place, force=False) as unfinished:
+        write(unfinished, result)
 
 
 def tables_codec(make: Callable[[list[Table]], Result], tables_of: Callable[[Result], list[Table]]) -> Codec[Result]:

@@ -6,16 +6,18 @@ import importlib.util
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ecokv_cli.errors import DumpError
+from ecokv_cli.studies.parquet import kinds_of, write_parquet
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.studies.parquet import Kinds
 
 
 @dataclass(frozen=True)
@@ -30,13 +32,51 @@ class Results:
         return Table.read_csv(self.folder / f"{name}.csv")
 
 
+class Tabular(Protocol):
+    """The result of a study, or of one sample of it."""
+
+    @property
+    def tables(self) -> Sequence[Table]:
+        """Its tables, each with a name of its own."""
+        ...
+
+
+@dataclass(frozen=True)
+class Plain:
+    """Tables that stand for themselves."""
+
+    tables: Sequence[Table]
+
+
+def write_tables(folder: Path, results: Iterable[Tabular]) -> None:
+    """Write tables as CSV, and as parquet where pyarrow is installed: the rows of every result below each other.
+
+    Parameters
+    ----------
+    folder
+        Where to; files of the same names must not be there.
+    results
+        Of one or many samples. Gone through one at a time, and again for parquet, whose columns have one kind from
+        the first row on.
+    """
+    kinds = _write_csv(folder, results)
+    if importlib.util.find_spec("pyarrow") is not None:
+        write_parquet(folder, kinds, (table for result in results for table in result.tables))
+
+
+def _write_csv(folder: Path, results: Iterable[Tabular]) -> dict[str, Kinds]:
+    """Write every table; returns what kinds of values its columns have."""
+    found: dict[str, Kinds] = {}
+    for result in results:
+        for table in result.tables:
+            table.write_csv(folder, append=table.name in found)
+            kinds_of(table, found.setdefault(table.name, {}))
+    return found
+
+
 def write_results(folder: Path, tables: Sequence[Table], summary: dict[str, Any]) -> None:
-    """Write every table as CSV, and as parquet where pyarrow is installed, and ``summary.json``."""
-    parquet = importlib.util.find_spec("pyarrow") is not None
-    for table in tables:
-        table.write_csv(folder)
-        if parquet:
-            table.write_parquet(folder)
+    """Write tables as `write_tables` does, and ``summary.json``."""
+    write_tables(folder, [Plain(tables)])
     text = json.dumps(summary, ensure_ascii=True, indent=1)
     (folder / "summary.json").write_text(text + "\n", encoding="utf-8")
 

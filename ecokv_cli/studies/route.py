@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -86,6 +87,8 @@ def route_study(
     with the full cache upstream, so what one layer's eviction does to the next stays invisible, and the error of a
     route is the mean of its layers' errors.
 
+    Sliding-window layers evict nothing: they have no rows, and a route names there what it takes in the layer before.
+
     Parameters
     ----------
     calibration, evaluation
@@ -113,13 +116,14 @@ def route_study(
     _require_apart(calibration, evaluation)
     total = len(calibration) + len(evaluation)
     model = calibration[0].manifest.model
+    layers = [layer for layer in range(model.layers) if layer not in calibration[0].windows]
     done = 0
 
     def errors(samples: Sequence[Dump]) -> np.ndarray:
         nonlocal done
         found = []
         for dump in samples:
-            found.append(_errors(dump, settings))
+            found.append(_errors(dump, layers, settings))
             done += 1
             progress(done, total)
         return np.stack(found)
@@ -133,16 +137,20 @@ def route_study(
     for b, budget in enumerate(settings.budgets):
         mean, unseen = profiled[:, b].mean(0), judged[:, b].mean(0)
         best = mean.argmin(axis=1)
-        route = Route.of([settings.methods[m] for m in best])
-        result.chosen[budget] = route
-        for layer, row in enumerate(mean):
+        result.chosen[budget] = _route([settings.methods[m] for m in best], layers, model.layers)
+        for layer, row, chosen in zip(layers, mean, best, strict=True):
             for m, method in enumerate(settings.methods):
                 result.profile.add(
                     model=model.id, budget=budget, layer=layer, method=method.name, error=float(row[m]),
-                    samples=len(calibration), chosen=bool(best[layer] == m),
+                    samples=len(calibration), chosen=bool(chosen == m),
                 )  # fmt: skip
         _judge(result, model.id, budget, settings, best, unseen, len(evaluation))
     return result
+
+
+def _route(methods: Sequence[Method], layers: Sequence[int], total: int) -> Route:
+    """The route with ``methods[i]`` in ``layers[i]``, and in others of the `total` layers what the one before has."""
+    return Route.of([methods[max(bisect_right(layers, layer) - 1, 0)] for layer in range(total)])
 
 
 def _judge(
@@ -172,17 +180,16 @@ def _judge(
         result.random.add(model=model, budget=budget, assignment=number, error=error)
 
 
-def _errors(dump: Dump, settings: RouteSettings) -> np.ndarray:
+def _errors(dump: Dump, layers: Sequence[int], settings: RouteSettings) -> np.ndarray:
     """Mean error over KV heads, ``[budgets, layers, methods]``."""
-    layers = dump.manifest.model.layers
-    errors = np.empty((len(settings.budgets), layers, len(settings.methods)))
-    for layer in dump.layers(range(layers)):
+    errors = np.empty((len(settings.budgets), len(layers), len(settings.methods)))
+    for place, layer in enumerate(dump.layers(layers)):
         held_out = HeldOut(layer)
         for m, method in enumerate(settings.methods):
             scores = method.scores(layer, max(settings.budgets))
             for b, budget in enumerate(settings.budgets):
                 judged = held_out.judge(method.select(layer, budget, scores))
-                errors[b, layer.index, m] = float(judged.error.mean())
+                errors[b, place, m] = float(judged.error.mean())
     return errors
 
 

@@ -7,15 +7,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy import stats
 
-from ecokv_cli.studies.tables import Table, Value
+from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     import numpy.typing as npt
 
+    from ecokv_cli.studies.tables import Key
+
 RESAMPLES = 2000
 LEVEL = 0.95
+_BATCH = 100
+_NUMBERS = 4_000_000
+"""How many resampled numbers are held at a time, at least those of one row in one batch."""
 
 
 def mean_intervals(values: npt.NDArray[np.float64], seed: int = 0) -> npt.NDArray[np.float64]:
@@ -34,10 +39,16 @@ def mean_intervals(values: npt.NDArray[np.float64], seed: int = 0) -> npt.NDArra
         ``[rows, 2]`` lower and upper end of the 95 % interval; NaN for fewer than two samples. With fewer than
         about ten samples such intervals are too narrow.
     """
-    if values.shape[1] < 2:
+    if values.shape[1] < 2 or not len(values):
         return np.full((len(values), 2), np.nan)
+    # All rows are resampled alike, so it makes no difference how many are done at a time.
+    rows = max(1, _NUMBERS // (_BATCH * values.shape[1]))
+    return np.concatenate([_intervals(values[i : i + rows], seed) for i in range(0, len(values), rows)])
+
+
+def _intervals(values: npt.NDArray[np.float64], seed: int) -> npt.NDArray[np.float64]:
     found = stats.bootstrap(
-        (values,), np.mean, axis=1, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", batch=100,
+        (values,), np.mean, axis=1, n_resamples=RESAMPLES, confidence_level=LEVEL, method="percentile", batch=_BATCH,
         rng=np.random.default_rng(seed),
     )  # fmt: skip
     interval = found.confidence_interval
@@ -68,10 +79,8 @@ def over_samples(table: Table, by: Sequence[str], columns: Sequence[str], seed: 
     """
     result = Table(f"{table.name}_over_samples", (*by, "measure", "mean", "low", "high", "n"))
     for column in columns:
-        groups: dict[tuple[Value, ...], list[float]] = {}
-        for key, value in table.aggregate((*by, "sample"), column, lambda numbers: float(np.mean(numbers))).items():
-            groups.setdefault(key[:-1], []).append(value)
-        ends: dict[tuple[Value, ...], npt.NDArray[np.float64]] = {}
+        groups = {key: means[np.isfinite(means)] for key, means in table.by_sample(by, column).items()}
+        ends: dict[Key, npt.NDArray[np.float64]] = {}
         for size in sorted({len(numbers) for numbers in groups.values()}):
             same = [key for key, numbers in groups.items() if len(numbers) == size]
             intervals = mean_intervals(np.array([groups[key] for key in same]), seed)

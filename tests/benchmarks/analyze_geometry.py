@@ -1,12 +1,15 @@
 """Speed and memory of `ecokv analyze` on one synthetic layer, as ratios measured in one run.
 
-Three questions, printed as tables:
+Run it by hand, on an otherwise idle machine: ``python tests/benchmarks/analyze_geometry.py``. Tables come out in
+Markdown and answer three questions.
 
 1. How much faster than the script a user would write with scikit-learn, SciPy and NumPy?
 2. How much slower than reading the layer and one D x D covariance product per head, which no analysis can avoid?
 3. How much memory does a very long layer take?
 
-Run it by hand, on an otherwise idle machine: ``python tests/benchmarks/analyze_geometry.py``
+The two sides of a ratio run in turns, and the ratio is the median of those of the turns, which bears slow changes of
+the machine's load. Each turn of question 2 reads the layer anew. Counting pairs for the quantiles of the cosine has a
+column of its own: up to 4096 tokens all N (N - 1) / 2 are counted, and no other number takes time that grows so.
 """
 
 from __future__ import annotations
@@ -19,29 +22,23 @@ import sys
 import tempfile
 import time
 from dataclasses import replace
+from functools import cached_property, partial
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
-from safetensors.torch import load_file
-from scipy.stats import spearmanr
-from sklearn.decomposition import PCA
-from sklearn.metrics import pairwise_distances
-from sklearn.metrics.pairwise import cosine_similarity
+from naive_geometry import usual_script
+from synthetic_layer import DIM, KV_HEADS, read_and_multiply, write_dump, written
 
-from ecokv_cli.dump.reader import Dump
-from ecokv_cli.dump.schema import Decoded, ImageGrid, LayerFile, Manifest, ModelInfo, Tokens
-from ecokv_cli.dump.writer import LayerWriter
 from ecokv_cli.eviction.spec import parse_method
 from ecokv_cli.geometry.cloud import survey
 from ecokv_cli.geometry.correlation import rank_correlation
-from ecokv_cli.geometry.cosines import EXACT_TOKENS
 from ecokv_cli.geometry.projection import spectrum
+from ecokv_cli.geometry.sinks import Sinks
 from ecokv_cli.studies.analyze import AnalyzeSettings
-from ecokv_cli.studies.analyze.geometry import geometry_rows
+from ecokv_cli.studies.analyze.geometry import geometry_rows, statistics
 from ecokv_cli.studies.analyze.measured import Measured
 from ecokv_cli.studies.analyze.prompt import Prompt
 from ecokv_cli.studies.analyze.rows import unstack
@@ -50,72 +47,11 @@ from ecokv_cli.studies.analyze.study import empty_analysis
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from ecokv_cli.dump.reader import Dump
     from ecokv_cli.eviction.layer import Layer
 
-KV_HEADS, QUERY_HEADS, DIM, WINDOW, STEPS = 4, 28, 128, 32, 32
 LONG = 256 * 1024
-
-
-def tensors(tokens: int) -> dict[str, torch.Tensor]:
-    """A layer in the shape of Qwen2-VL-7B's, with a common direction in the keys as real ones have."""
-    generator = torch.Generator().manual_seed(0)
-
-    def draw(*shape: int) -> torch.Tensor:
-        return torch.randn(*shape, generator=generator)
-
-    return {
-        "keys": draw(KV_HEADS, tokens, DIM) + draw(KV_HEADS, 1, DIM),
-        "values": draw(KV_HEADS, tokens, DIM),
-        "window_queries": draw(QUERY_HEADS, WINDOW, DIM),
-        "decode_queries": draw(QUERY_HEADS, STEPS, DIM),
-        "decode_keys": draw(KV_HEADS, STEPS, DIM),
-        "decode_values": draw(KV_HEADS, STEPS, DIM),
-    }
-
-
-def write_dump(folder: Path, tokens: int, dtype: torch.dtype) -> Dump:
-    """One layer on disk."""
-    writer = LayerWriter(folder)
-    writer.add(0, {name: tensor.to(dtype) for name, tensor in tensors(tokens).items()}, DIM**-0.5)
-    return Dump(folder, synthetic_manifest(tokens, tuple(writer.records)))
-
-
-def synthetic_manifest(tokens: int, layers: tuple[LayerFile, ...]) -> Manifest:
-    """A prompt that is nine tenths image."""
-    side = int((0.9 * tokens) ** 0.5)
-    roles = ("special",) + ("image",) * side**2
-    roles += ("text",) * (tokens - len(roles))
-    nothing = (None,) * tokens
-    return Manifest(
-        schema_version="1.0", created="", sample="page", command="", seed=0, attention="sdpa",
-        model=ModelInfo("synthetic", None, "", "", "", 1, QUERY_HEADS, KV_HEADS, DIM, remote_code=False),
-        compute_dtype="bfloat16", stored_dtype="bfloat16", device="cpu", processor={}, images=(), prompt="",
-        grids=(ImageGrid(0, 1, side, side, (0.0, 0.0, 1.0, 1.0), 0),), rendered_sha256="",
-        tokens=Tokens((0,) * tokens, ("x",) * tokens, roles, nothing, nothing, nothing), position_ids=(),
-        decoded=Decoded((0,) * STEPS, ("x",) * STEPS, "", ended=False),
-        window=WINDOW, tensors=(), layers=layers, seconds={}, versions={},
-    )  # fmt: skip
-
-
 SETTINGS = AnalyzeSettings((0,), tuple(range(KV_HEADS)), parse_method("snapkv+ecokv"), 20_000, 0, ())
-
-
-def usual_script(keys: np.ndarray, importance: np.ndarray, diversity: np.ndarray) -> list[dict[str, float]]:
-    """What one would write: all pairs, and one library call per number."""
-    found = []
-    for head in range(len(keys)):
-        k = keys[head]
-        upper = np.triu_indices(len(k), 1)
-        cosines = cosine_similarity(k)[upper]
-        distances = pairwise_distances(k)[upper]
-        ratios = PCA().fit(k).explained_variance_ratio_
-        to_centre = np.linalg.norm(k - k.mean(0), axis=1)
-        found.append({
-            "cos_mean": float(cosines.mean()), "cos_std": float(cosines.std()),
-            "pair_distance_rms": float(np.sqrt(np.mean(distances**2))), "dist_mean": float(to_centre.mean()),
-            "pca_1": float(ratios[0]), "spearman": float(spearmanr(importance[head], diversity[head]).statistic),
-        })  # fmt: skip
-    return found
 
 
 def same_numbers(keys: torch.Tensor, importance: torch.Tensor, diversity: torch.Tensor) -> list[dict[str, float]]:
@@ -133,48 +69,37 @@ def same_numbers(keys: torch.Tensor, importance: torch.Tensor, diversity: torch.
 class KeysOnly(Measured):
     """A layer of which only the keys are analysed, as in the usual script."""
 
-    @property
+    @cached_property
     def tensors(self) -> dict[str, torch.Tensor]:
         return {"keys": self.layer.keys}
 
 
-def keys_alone(layer: Layer, prompt: Prompt, rows: Callable[[KeysOnly], object]) -> float:
-    """Seconds for numbers on the keys in geometry.csv.
+class Geometry:
+    """What of the analysis of one layer is timed."""
 
-    Counting all pairs for the quantiles is left out where it is done (up to `EXACT_TOKENS`): it has its own column,
-    and the usual script has none.
-    """
-    measured = KeysOnly(replace(layer), prompt, SETTINGS)
-    if layer.tokens <= EXACT_TOKENS:
-        _ = measured.histograms
-    start = time.perf_counter()
-    rows(measured)
-    return time.perf_counter() - start
+    def __init__(self, layer: Layer, prompt: Prompt) -> None:
+        self.prompt = prompt
+        self.histograms = Measured(layer, prompt, SETTINGS).histograms
 
+    def counted(self, kind: type[Measured], layer: Layer) -> Measured:
+        """A layer of which nothing but the histograms is measured yet."""
+        measured = kind(replace(layer), self.prompt, SETTINGS)
+        vars(measured)["histograms"] = self.histograms
+        return measured
 
-def geometry_and_method(measured: KeysOnly) -> None:
-    """Every column: geometry, sinks, quantiles, importance and diversity of every key, lambda, correlation."""
-    list(geometry_rows(measured))
+    def columns(self, layer: Layer) -> None:
+        """What geometry.csv has for any tensor: norms, distances, cosines, PCA, ranks, each also without a sink."""
+        measured = self.counted(KeysOnly, layer)
+        vars(measured)["sinks"] = Sinks(torch.tensor([0]), torch.ones(1), torch.ones(1))
+        statistics(measured, "keys")
 
+    def with_method(self, layer: Layer) -> None:
+        """All of geometry.csv for keys: window attention, sinks, importance and diversity of every key, lambda, rho."""
+        list(geometry_rows(self.counted(KeysOnly, layer)))
 
-def all_tables(layer: Layer, prompt: Prompt) -> tuple[float, float]:
-    """Seconds for all tables of keys and values, and for the cosine histograms among them."""
-    measured = Measured(replace(layer), prompt, SETTINGS)
-    start = time.perf_counter()
-    _ = measured.histograms
-    counted = time.perf_counter()
-    empty_analysis().add(measured)
-    return time.perf_counter() - start, counted - start
-
-
-def read_plainly(dump: Dump) -> dict[str, torch.Tensor]:
-    """The tensors of the layer in fp32, by the safetensors library alone."""
-    return {name: tensor.float() for name, tensor in load_file(dump.folder / dump.manifest.layers[0].file).items()}
-
-
-def covariances(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """One D x D product per head."""
-    return [head.T @ head for head in tensor]
+    def tables(self, layer: Layer) -> None:
+        """All tables of keys and values."""
+        empty_analysis().add(self.counted(Measured, layer))
 
 
 def timed(call: Callable[[], object]) -> float:
@@ -184,53 +109,60 @@ def timed(call: Callable[[], object]) -> float:
     return time.perf_counter() - start
 
 
-def best(call: Callable[[], float], repeats: int) -> float:
-    """Shortest of some times."""
-    return min(call() for _ in range(repeats))
+def in_turns(calls: dict[str, Callable[[], object]], turns: int) -> dict[str, list[float]]:
+    """Seconds of each call in each turn, after one turn that does not count."""
+    found = [{name: timed(call) for name, call in calls.items()} for _ in range(turns + 1)]
+    return {name: [turn[name] for turn in found[1:]] for name in calls}
 
 
-def against_script(tokens: int, repeats: int) -> list[str]:
+def ratio(above: list[float], below: list[float]) -> float:
+    """Median over turns."""
+    return median(a / b for a, b in zip(above, below, strict=True))
+
+
+def against_script(tokens: int, turns: int) -> list[str]:
     """One row of the first table."""
     with tempfile.TemporaryDirectory() as folder:
         dump = write_dump(Path(folder), tokens, torch.float32)
-        layer, prompt = dump.layer(0), Prompt(dump.manifest)
-    boosted = Measured(layer, prompt, SETTINGS).boosted
+        layer, geometry = dump.layer(0), Geometry(dump.layer(0), Prompt(dump.manifest))
+    boosted = Measured(layer, geometry.prompt, SETTINGS).boosted
     scores = boosted.importance, boosted.diversity
     arrays = layer.keys.numpy(), *(score.numpy() for score in scores)
     for ours, theirs in zip(same_numbers(layer.keys, *scores), usual_script(*arrays), strict=True):
         np.testing.assert_allclose([ours[name] for name in theirs], list(theirs.values()), rtol=1e-3)
-    script = best(lambda: timed(lambda: usual_script(*arrays)), 3)
-    same = best(lambda: timed(lambda: same_numbers(layer.keys, *scores)), repeats)
-    rows = best(lambda: keys_alone(layer, prompt, geometry_and_method), repeats)
-    pairs = f"{timed(lambda: KeysOnly(layer, prompt, SETTINGS).histograms):.2f}" if tokens <= EXACT_TOKENS else "-"
-    times = (f"{script:.2f}", f"{same:.4f}", f"{script / same:.0f}", f"{rows:.4f}", f"{script / rows:.0f}", pairs)
-    return [f"{tokens:,}", *times]
+    script, same, rows = [], [], []
+    for _ in range(turns):
+        script.append(timed(lambda: usual_script(*arrays)))
+        calls = {"same": lambda: same_numbers(layer.keys, *scores), "rows": lambda: geometry.with_method(layer)}
+        times = in_turns(calls, 7)
+        same.append(median(times["same"]))
+        rows.append(median(times["rows"]))
+    numbers = f"{median(script):.2f}", f"{median(same):.4f}", f"{ratio(script, same):.0f}", f"{median(rows):.4f}"
+    return [f"{tokens:,}", *numbers, f"{ratio(script, rows):.0f}"]
 
 
-def against_reading(tokens: int, repeats: int) -> list[list[str]]:
+def against_reading(tokens: int, turns: int) -> list[list[str]]:
     """Rows of the second table."""
+    rows = []
     with tempfile.TemporaryDirectory() as folder:
         dump = write_dump(Path(folder), tokens, torch.bfloat16)
-        layer, prompt = dump.layer(0), Prompt(dump.manifest)
-        read = best(lambda: timed(lambda: read_plainly(dump)), repeats)
-        checked = best(lambda: timed(lambda: dump.layer(0)), repeats)
-    product = best(lambda: timed(lambda: covariances(layer.keys)), repeats)
-    alone = checked + best(lambda: timed(lambda: spectrum(survey(layer.keys).covariance)), repeats)
-    keys = checked + best(lambda: keys_alone(layer, prompt, geometry_and_method), repeats)
-    runs = [all_tables(layer, prompt) for _ in range(repeats)]
-    histograms = min(counted for _, counted in runs)
-    everything = checked + min(total - counted for total, counted in runs)
-    if tokens > EXACT_TOKENS:
-        everything += histograms
-    rows = [
-        ("keys: cosines, distances, PCA", read + product, alone, ""),
-        ("keys: all columns", read + product, keys, ""),
-        ("all tables, keys and values", read + 2 * product, everything, f"{1000 * histograms:.0f}"),
-    ]
-    return [
-        [f"{tokens:,}", what, f"{1000 * floor:.1f}", f"{1000 * ours:.1f}", f"{ours / floor:.1f}", note]
-        for what, floor, ours, note in rows
-    ]
+        layer = dump.layer(0)
+        geometry = Geometry(layer, Prompt(dump.manifest))
+        counting = timed(lambda: Measured(layer, geometry.prompt, SETTINGS).histograms)
+        for what, names, work in (
+            ("keys: columns of any tensor", ("keys",), geometry.columns),
+            ("keys: all columns", ("keys",), geometry.with_method),
+            ("all tables, keys and values", ("keys", "values"), geometry.tables),
+        ):
+            calls = {"floor": partial(read_and_multiply, dump, names), "ours": partial(_read_and, work, dump)}
+            floor, ours = in_turns(calls, turns).values()
+            numbers = f"{1000 * median(floor):.1f}", f"{1000 * median(ours):.1f}", f"{ratio(ours, floor):.1f}"
+            rows.append([f"{tokens:,}", what, *numbers, f"{1000 * counting:.0f}" if len(names) > 1 else ""])
+    return rows
+
+
+def _read_and(work: Callable[[Layer], None], dump: Dump) -> None:
+    work(dump.layer(0))
 
 
 def memory(tokens: int) -> list[list[str]]:
@@ -255,14 +187,12 @@ def peak_rss() -> float:
 
 def child(what: str, folder: Path, tokens: int) -> None:
     """Read and analyse one layer, and print the memory that took."""
-    file = next(folder.glob("*.safetensors"))
-    record = LayerFile(0, file.name, file.stat().st_size, "", DIM**-0.5, {})
-    dump = Dump(folder, synthetic_manifest(tokens, (record,)))
+    dump = written(folder, tokens)
     start, before = time.perf_counter(), peak_rss()
     layer = dump.layer(0)
     read = peak_rss() - before
     if what == "ecokv":
-        all_tables(layer, Prompt(dump.manifest))
+        empty_analysis().add(Measured(layer, Prompt(dump.manifest), SETTINGS))
     else:
         scores = layer.values.norm(dim=-1).numpy()
         usual_script(layer.keys.numpy(), scores, scores)
@@ -273,32 +203,35 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096, 8192])
     parser.add_argument("--long", type=int, default=LONG, help="tokens of the long layer")
-    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--turns", type=int, default=31, help="of question 2; question 1 has a tenth of them")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         child(arguments.child, arguments.folder, arguments.tokens[0])
         return
-    console = Console(width=120)
-    console.print(f"{KV_HEADS} KV heads, D = {DIM}, {torch.get_num_threads()} threads, shortest of several runs")
+    print(f"{KV_HEADS} KV heads, D = {DIM}; torch {torch.__version__}, {torch.get_num_threads()} threads")
+    few = max(arguments.turns // 10, 1)
     columns = (
-        "tokens", "usual script s", "same numbers s", "times faster", "all columns of the keys s", "times faster",
-        "counting all pairs, apart, s",
-    )  # fmt: skip
-    show(console, "1. keys of a layer", columns, [against_script(n, arguments.repeats) for n in arguments.tokens])
-    columns = ("tokens", "what", "floor: read + product(s) ms", "ecokv ms", "ratio", "histograms, apart if exact, ms")
-    rows = [row for n in arguments.tokens for row in against_reading(n, arguments.repeats)]
-    show(console, "2. reading (bfloat16) and analysing a layer", columns, rows)
+        "tokens",
+        "usual script s",
+        "same numbers s",
+        "times faster",
+        "all columns of the keys s",
+        "times faster",
+    )
+    show("1. keys of a layer", columns, [against_script(n, few) for n in arguments.tokens])
+    columns = ("tokens", "what", "floor: read + product(s) ms", "ecokv ms", "ratio", "counting pairs, apart, ms")
+    rows = [row for n in arguments.tokens for row in against_reading(n, arguments.turns)]
+    show("2. reading (bfloat16) and analysing a layer", columns, rows)
     columns = ("tokens", "what", "layer in fp32 MiB", "peak while reading MiB", "peak MiB", "seconds")
-    show(console, "3. memory", columns, [row for n in (*arguments.tokens, arguments.long) for row in memory(n)])
+    show("3. memory", columns, [row for n in (*arguments.tokens, arguments.long) for row in memory(n)])
 
 
-def show(console: Console, title: str, columns: tuple[str, ...], rows: list[list[str]]) -> None:
-    table = Table(*columns, title=title, title_justify="left")
-    for row in rows:
-        table.add_row(*row)
-    console.print(table)
+def show(title: str, columns: tuple[str, ...], rows: list[list[str]]) -> None:
+    """Print a table in Markdown."""
+    lines = [columns, ["---"] + ["--:"] * (len(columns) - 1), *rows]
+    print(f"\n{title}\n", *(f"| {' | '.join(line)} |" for line in lines), sep="\n", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
-"""What people really hand in, and where it goes: images, prompts, paths, streams."""
+"""What people really hand in beside images, and where it goes: prompts, paths, streams."""
 
+import csv
 import json
 import os
 import subprocess
@@ -18,110 +19,13 @@ def picture(width=84, height=56):
     return Image.linear_gradient("L").resize((width, height)).convert("RGB")
 
 
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
 def manifest(run, sample="sample"):
     return open_dump(run / "dump" / sample).manifest
-
-
-# --- images
-
-
-@pytest.mark.parametrize("name", ["page.png", "page.jpg", "page.gif", "page.webp", "page.tif", "page.bmp"])
-def test_images_of_every_kind(ecokv, tmp_path, name):
-    picture().save(tmp_path / name)
-    assert ecokv("dump", name, "-p", "the total", *SHORT, "-o", "r")[0] == 0
-    (image,) = manifest(tmp_path / "r", "page").images
-    assert image.used_size == (84, 56)
-    assert manifest(tmp_path / "r", "page").tokens.by_role()["image"] == 6
-
-
-def test_a_bad_image_is_refused_before_the_model_is_looked_for(ecokv, tmp_path):
-    (tmp_path / "page.png").write_bytes(b"no image")
-    status, _, err = ecokv("dump", "page.png", "-p", "x", "-m", "no/such/model")
-    assert status == 1
-    assert err.startswith("ecokv: error: image 'page.png' is not an image that can be read")
-
-
-def test_an_image_from_standard_input(ecokv_process, tmp_path):
-    picture().save(tmp_path / "page.png")
-    content = (tmp_path / "page.png").read_bytes()
-    done = ecokv_process("dump", "-", "-p", "the total", *SHORT, "-o", "r", stdin=content)
-    assert done.returncode == 0, done.stderr
-    (image,) = manifest(tmp_path / "r").images
-    assert (image.source, image.format) == ("-", "PNG")
-    done = ecokv_process("dump", "-", "-p", "the total", stdin=b"")
-    assert (done.returncode, b"image on standard input is empty (0 bytes)" in done.stderr) == (1, True)
-
-
-def test_several_images_in_order(ecokv, tmp_path):
-    for name, size in (("a.png", (84, 56)), ("b.png", (56, 112))):
-        picture(*size).save(tmp_path / name)
-    assert ecokv("dump", "b.png", "a.png", "-p", "the total", *SHORT, "-o", "r")[0] == 0
-    found = manifest(tmp_path / "r", "b")
-    assert [image.source for image in found.images] == ["b.png", "a.png"]
-    assert [(grid.image, grid.rows, grid.cols) for grid in found.grids] == [(0, 4, 2), (1, 2, 3)]
-
-
-@pytest.mark.parametrize("name", ["film.gif", "book.tif", "film.webp"])
-def test_a_frame_of_an_animation_or_page_of_a_book(ecokv, tmp_path, name):
-    options = {"lossless": True} if name.endswith("webp") else {}
-    shades = [Image.new("RGB", (56, 56), (shade,) * 3) for shade in (0, 120, 240)]
-    shades[0].save(tmp_path / name, save_all=True, append_images=shades[1:], **options)
-    for frame, shade in ((0, 0), (2, 240)):
-        status, _, err = ecokv("dump", name, "--frame", frame, "-p", "the total", *SHORT, "-o", f"r{frame}")
-        assert status == 0
-        assert f"{name}: holds 3 frames or pages: only number {frame} is used" in err
-        sample = tmp_path / f"r{frame}" / "dump" / name[:4]
-        assert Image.open(sample / "image_000.png").getpixel((3, 3)) == (shade,) * 3
-    status, _, err = ecokv("dump", name, "--frame", "3", "-p", "the total")
-    assert status == 2
-    assert "has no frame 3: its frames are 0 to 2" in err
-
-
-def test_limits_of_pixels(ecokv, tmp_path):
-    picture(560, 280).save(tmp_path / "page.png")
-    status, _, err = ecokv("dump", "page.png", "-p", "x", *SHORT, "-o", "small", "--max-pixels", 28 * 28 * 9)
-    assert status == 0
-    assert "page.png: scaled from 560 x 280 to 118 x 59 pixels (at most 7056)" in err
-    picture(56, 28).save(tmp_path / "tiny.png")
-    status, _, err = ecokv("dump", "tiny.png", "-p", "x", *SHORT, "-o", "large", "--min_pixels", 28 * 28 * 32)
-    assert status == 0
-    assert "tiny.png: scaled from 56 x 28 to 224 x 112 pixels (at least 25088)" in err
-    small, large = manifest(tmp_path / "small", "page"), manifest(tmp_path / "large", "tiny")
-    assert small.images[0].original_size == (560, 280)
-    assert small.tokens.by_role()["image"] == 8
-    assert large.tokens.by_role()["image"] == 32
-    for options, message in (
-        (("--min-pixels", "0"), "min pixels is 0"),
-        (("--min-pixels", "101", "--max-pixels", "100"), "min pixels is 101: give a number of pixels from 1 to 100"),
-        (("--max-pixels", "0"), "--max-pixels 0: give a number of pixels from 1 on"),
-    ):
-        status, _, err = ecokv("dump", "page.png", "-p", "x", *options)
-        assert (status, message in err) == (2, True)
-
-
-@pytest.mark.parametrize("option", [("--frame", "1"), ("--min-pixels", "100")])
-def test_what_is_for_one_sample_is_not_taken_with_a_manifest(ecokv, tmp_path, option):
-    (tmp_path / "m.jsonl").write_text('{"prompt": "the total"}')
-    status, _, err = ecokv("dump", "--manifest", "m.jsonl", *option)
-    assert status == 2
-    assert f"{option[0]} is for one sample" in err
-
-
-def test_a_decompression_bomb_is_refused(ecokv, tmp_path):
-    import struct
-    import zlib
-
-    parts = [
-        (b"IHDR", struct.pack(">IIBBBBB", 60_000, 60_000, 1, 0, 0, 0, 0)),
-        (b"IDAT", zlib.compress(b"")),
-        (b"IEND", b""),
-    ]
-    body = b"".join(struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
-    (tmp_path / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + body)
-    for options in ((), ("--max-pixels", "1000")):
-        status, _, err = ecokv("dump", "bomb.png", "-p", "x", "-m", "no/such/model", *options)
-        assert (status, err.count("\n")) == (1, 1)
-        assert "bomb.png' is too large" in err
 
 
 # --- prompts
@@ -161,10 +65,38 @@ def test_a_broken_up_control_token_is_text(ecokv, tmp_path):
     assert ids.strings.count("<|im_end|>") == 1  # the template's own
 
 
+def test_a_prompt_of_one_token_goes_through_all_commands(ecokv, tmp_path):
+    assert ecokv("dump", "-p", "total", "--no-chat-template", "--decode", "2", "--ignore-eos", "-o", "r")[0] == 0
+    assert manifest(tmp_path / "r").tokens.strings == ("▁total",)
+    assert ecokv("validate", "r")[0] == 0
+    figures = ("--figures", "pca_scatter,spearman_by_layer,redundancy_by_head", "--format", "png")
+    assert ecokv("analyze", "r", "--layers", "0,5", *figures)[0] == 0
+    status, _, err = ecokv("evict", "r", "-b", "4", "-w", "2", "--figures", "none")
+    assert (status, "nothing evicted" in err) == (0, True)
+    for row in rows(tmp_path / "r" / "analysis" / "layers.csv"):
+        assert (float(row["cos_mean"]), row["spearman"]) == (0, "")
+
+
+@pytest.mark.parametrize(("window", "kept", "said"), [(20, 13, True), (13, 13, True), (12, 12, False)])
+def test_a_prompt_about_as_long_as_the_window(ecokv, tmp_path, window, kept, said):
+    """Of 13 positions, with a budget of the window: longer ones keep all, one shorter keeps the window alone."""
+    prompt = "what is the total of the date?"
+    assert ecokv("dump", "-p", prompt, *SHORT, "-o", "r")[0] == 0
+    assert len(manifest(tmp_path / "r").tokens.ids) == 13
+    methods = ("snapkv", "keydiff", "snapkv+ecokv", "pyramidkv", "adakv")
+    status, _, err = ecokv(
+        "evict", "r", "-b", window, "-w", window, "--figures", "none", *(a for m in methods for a in ("--method", m))
+    )
+    assert (status, "nothing evicted" in err) == (0, said)
+    found = rows(tmp_path / "r" / "eviction" / "ledger.csv")
+    assert {row["method"].partition("[")[0] for row in found} == set(methods)
+    assert {int(row["kept"]) for row in found} == {kept}
+
+
 # --- names and places
 
 
-@pytest.mark.parametrize("name", ["Rechnung für März 請求書", "a b c", 'it\'s "quoted" & <b>', "100%{x}", "[bold]x"])
+@pytest.mark.parametrize("name", ["Rechnung für März 請求書", "a b c", 'it\'s "quoted" & <b>', "100%{x}", "[bold]x", "C:\\scans\\page"])
 def test_names_with_spaces_signs_and_other_alphabets(ecokv, tmp_path, name):
     picture().save(tmp_path / f"{name}.png")
     status, out, _ = ecokv("dump", f"{name}.png", "-p", "the total", *SHORT, "-o", f"run of {name}")
@@ -185,6 +117,11 @@ def test_places_where_nothing_can_be_written_are_found_before_the_model_is_loade
     status, out, err = ecokv("dump", "-p", "the total", "-m", "no/such/model", "-o", place)
     assert (status, out, err.count("\n")) == (1, "", 1)
     assert message in err
+
+
+def test_folders_that_are_missing_are_made(ecokv, tmp_path):
+    assert ecokv("dump", "-p", "the total", *SHORT, "-o", "new/deep/run")[0] == 0
+    assert manifest(tmp_path / "new" / "deep" / "run").prompt == "the total"
 
 
 def test_an_existing_dump_is_kept_without_force_and_the_model_is_not_looked_for(ecokv, run_folder):

@@ -1,6 +1,7 @@
 """Whenever a command is ended, what was there before is there afterwards, and the same command finishes the job."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,33 @@ def test_an_analysis_that_was_to_replace_another(ecokv, tmp_path, run_folder, wh
     assert summary["settings"]["pairs"] == 200
     assert not [path for path in run_folder.iterdir() if path.name.startswith(".analysis.")]
     assert b"</html>" in (run_folder / "report.html").read_bytes()[-100:]
+
+
+@pytest.mark.parametrize(("command", "folder", "number"), [
+    ("analyze", "analysis", signal.SIGKILL),
+    ("evict", "eviction", signal.SIGTERM),
+])  # fmt: skip
+def test_a_study_ended_in_its_second_sample_goes_on_there_and_equals_one_that_was_not(
+    ecokv, tmp_path, command, folder, number
+):
+    for name, prompt in (("a", "the total"), ("b", "the date")):
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps({"id": name, "prompt": prompt}))
+        ecokv("dump", "--manifest", f"{name}.jsonl", "-o", "r", "--decode", "2", "--ignore-eos")
+    shutil.copytree(tmp_path / "r", tmp_path / "other")
+    options = ("--figures", "none", *(("-b", "4", "-w", "2") if command == "evict" else ()))
+    assert ecokv(command, "other", *options)[0] == 0
+    # Six layers of the first sample, and two of the second.
+    done = run_ended(tmp_path, "ecokv_cli.dump.reader:Dump.layer", 8, number, command, "r", *options)
+    assert done.returncode == STATUS[number]
+    assert not (tmp_path / "r" / folder).exists()
+    status, _, err = ecokv(command, "r", *options)
+    assert (status, "1 of 2 samples" in err) == (0, True)
+
+    def results(run):
+        return {name: text for name, text in contents(tmp_path / run / folder).items() if name != "summary.json"}
+
+    assert results("r") == results("other")
+    assert not [path for path in (tmp_path / "r").iterdir() if "parts" in path.name]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

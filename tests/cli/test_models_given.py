@@ -1,12 +1,13 @@
-"""Models as users name them: broken, gated, with code of their own, from the hub's cache, with other templates."""
+"""Models as users name them: broken, gated, with code of their own, from the hub's cache."""
 
 import json
 import pickle
+import re
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny_model import TEMPLATE, as_hub_cache, build, copied, with_code_of_its_own
+from tiny_model import as_hub_cache, build, copied, with_code_of_its_own
 
 from ecokv_cli.dump.reader import open_dump
 from ecokv_cli.errors import ModelError
@@ -160,11 +161,13 @@ def test_a_device_map_gives_the_same_dump(ecokv, tiny, tmp_path):
     pytest.importorskip("accelerate")
     common = ("dump", "-m", tiny, "-p", "the total", "--decode", "2", "--ignore-eos")
     assert ecokv(*common, "-o", "plain", "--device", "cpu")[0] == 0
-    assert ecokv(*common, "-o", "mapped", "--device-map", "cpu")[0] == 0
-    plain, mapped = (open_dump(tmp_path / name / "dump" / "sample") for name in ("plain", "mapped"))
-    assert plain.manifest.decoded == mapped.manifest.decoded
-    for index in range(2):
-        assert torch.equal(plain.layer(index).keys, mapped.layer(index).keys)
+    plain = open_dump(tmp_path / "plain" / "dump" / "sample")
+    for name in ("cpu", "auto", "sequential"):
+        assert ecokv(*common, "-o", name, "--device-map", name, "--dtype", "float32")[0] == 0
+        mapped = open_dump(tmp_path / name / "dump" / "sample")
+        assert plain.manifest.decoded == mapped.manifest.decoded
+        for index in range(2):
+            assert torch.allclose(plain.layer(index).keys, mapped.layer(index).keys, rtol=0, atol=1e-5)
     status, _, err = ecokv(*common, "-o", "both", "--device-map", "auto", "--device", "cpu")
     assert status == 2
     assert "--device-map auto and --device cpu exclude each other" in err
@@ -188,6 +191,32 @@ def test_a_dtype_is_computed_in_and_stored(ecokv, tiny, tmp_path, name):
     assert ecokv("validate", "r")[0] == 0
 
 
+@pytest.mark.parametrize("name", ["sdpa", "eager"])
+def test_the_attention_back_end_is_chosen_and_written_down(ecokv, tiny, tmp_path, name):
+    assert ecokv("dump", "-m", tiny, "-p", "the total", "--decode", "1", "--attn-implementation", name, "-o", "r")[0] == 0
+    assert manifest(tmp_path / "r").attention == name
+    assert f"{name} attention" in ecokv("info", "r")[1]
+
+
+def test_a_model_that_computes_nonsense_is_dumped_said_and_not_analysed(ecokv, tiny, tmp_path):
+    """Infinite weights in the second layer: the first one is sound, and can be analysed alone."""
+    folder = copied(tiny, tmp_path / "broken")
+    weights = load_file(folder / "model.safetensors")
+    weights["model.layers.1.self_attn.k_proj.weight"][7] = torch.inf  # KV head 1
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    status, _, err = ecokv("dump", "-m", folder, "-p", "the total", "--decode", "1", "--ignore-eos", "-o", "r")
+    assert status == 0
+    assert re.search(r"layer 1: keys holds \d+ NaN or infinite numbers; analysis will refuse them\n", err)
+    for command in (("analyze", "r"), ("evict", "r", "-b", "4", "-w", "2")):
+        status, _, err = ecokv(*command)
+        assert (status, err.count("\n")) == (1, 1)
+        assert "layer 1, KV head 1: keys holds" in err
+    assert ecokv("analyze", "r", "--layers", "0", "--figures", "none")[0] == 0
+    status, out, _ = ecokv("validate", "r")
+    assert status == 1
+    assert "layer 1: keys, KV head 1: " in out
+
+
 # --- what a text model is and is not given
 
 
@@ -198,137 +227,4 @@ def test_an_image_for_a_text_model(ecokv, tiny, tmp_path):
     status, _, err = ecokv("dump", "page.png", "-m", tiny, "-p", "the total", "-o", "r")
     assert status == 1
     assert "model (LlamaForCausalLM) takes no images and 1 were given; leave them out" in err
-    assert not (tmp_path / "r").exists()
-
-
-@pytest.fixture
-def untemplated(tiny, tmp_path):
-    folder = copied(tiny, tmp_path / "plain")
-    (folder / "chat_template.jinja").unlink()
-    return folder
-
-
-def test_no_chat_template(ecokv, untemplated, tmp_path):
-    common = ("dump", "-m", untemplated, "-p", "the total", "--decode", "1")
-    status, _, err = ecokv(*common, "-o", "r")
-    assert status == 1
-    assert "plain: has no chat template; add --no-chat-template" in err
-    assert ecokv(*common, "-o", "r", "--no-chat-template")[0] == 0
-    assert len(manifest(tmp_path / "r").tokens.ids) == 2
-    status, _, err = ecokv(*common, "-o", "s", "--system", "x")
-    assert status == 1
-    assert "no single chat template to put --system into; add --chat-template" in err
-    (tmp_path / "t.jinja").write_text(TEMPLATE)
-    assert ecokv(*common, "-o", "s", "--chat-template", "t.jinja", "--system", "the date")[0] == 0
-
-
-# --- other templates, system messages
-
-
-def rendered(run):
-    return "".join(manifest(run).tokens.strings).replace("▁", " ")
-
-
-def test_a_template_from_a_file(ecokv, tiny, tmp_path):
-    (tmp_path / "t.jinja").write_text("<|im_start|> value {{ messages[0]['content'] }} of total")
-    common = ("dump", "-m", tiny, "-p", "the date", "--decode", "1")
-    assert ecokv(*common, "-o", "own")[0] == 0
-    assert ecokv(*common, "-o", "other", "--chat-template", "t.jinja")[0] == 0
-    assert rendered(tmp_path / "own") == "<|im_start|> user the date<|im_end|><|im_start|> assistant"
-    assert rendered(tmp_path / "other") == "<|im_start|> value the date of total"
-    own, other = (manifest(tmp_path / name).model for name in ("own", "other"))
-    assert (own.chat_template, len(other.chat_template)) == ("", 64)
-
-
-def test_a_template_by_name(ecokv, tiny, tmp_path):
-    folder = copied(tiny, tmp_path / "named")
-    (folder / "additional_chat_templates").mkdir()
-    (folder / "additional_chat_templates" / "short.jinja").write_text("{{ messages[-1]['content'] }} total")
-    common = ("dump", "-m", folder, "-p", "the date", "--decode", "1")
-    assert ecokv(*common, "-o", "r", "--chat-template", "short")[0] == 0
-    assert rendered(tmp_path / "r") == " the date total"
-    status, _, err = ecokv(*common, "-o", "s", "--chat-template", "shrt")
-    assert status == 2
-    assert "--chat-template shrt: no such file, and no template of named (it has: default, short)" in err
-
-
-@pytest.mark.parametrize("system", ["the batch", "a \"date\" \\n %} {{ 7 * 7 }} 'x'", "line one\nline two", "😀 é", ""])
-def test_a_system_message_comes_first_and_literally(tiny, system):
-    from ecokv_cli.models.prompting import _rendered
-    from ecokv_cli.models.templates import use_template
-
-    loaded = use_template(load_model(str(tiny)), None, system)
-    start = f"<|im_start|>system {system}<|im_end|><|im_start|>user the date<|im_end|>"
-    assert _rendered(loaded, 0, "the date").startswith(start)
-    assert loaded.info.system == system
-
-
-def test_a_system_message_for_a_multimodal_model_is_text_before_the_image(ecokv, tmp_path):
-    common = ("dump", "--decode", "1")
-    assert ecokv(*common, "-o", "r", "--system", "the batch")[0] == 0
-    assert rendered_start(tmp_path / "r") == "<|im_start|><unk> the batch<|im_end|><|im_start|> user"
-    assert manifest(tmp_path / "r", "two-columns").model.system == "the batch"
-
-
-def rendered_start(run):
-    strings = "".join(manifest(run, "two-columns").tokens.strings).replace("▁", " ")
-    return strings[: strings.index("<|vision_start|>")]
-
-
-def test_a_line_end_at_the_start_of_a_template_is_kept(tiny):
-    from ecokv_cli.models.prompting import _rendered
-    from ecokv_cli.models.templates import use_template
-    from ecokv_cli.sample.templates import ChatTemplate
-
-    template = ChatTemplate("t", "\nX{% for m in messages %}{{ m['content'] }};{% endfor %}")
-    assert _rendered(use_template(load_model(str(tiny)), template, "one"), 0, "two") == "\nXone;two;"
-
-
-def test_another_system_message_or_template_is_another_run(ecokv, tiny, tmp_path):
-    (tmp_path / "m.jsonl").write_text('{"prompt": "the total"}')
-    (tmp_path / "t.jinja").write_text("{{ messages[0]['content'] }} total")
-    common = ("dump", "--manifest", "m.jsonl", "-m", tiny, "-o", "r", "--decode", "1")
-    assert ecokv(*common, "--system", "the date")[0] == 0
-    assert "1 of 1 already there" in ecokv(*common, "--system", "the date")[2]
-    status, _, err = ecokv(*common, "--system", "the batch")
-    assert status == 1
-    assert "made with model.system 'the date', now 'the batch'" in err
-    status, _, err = ecokv(*common, "--chat-template", "t.jinja")
-    assert status == 1
-    assert "made with model.chat_template '', now " in err
-
-
-@pytest.mark.parametrize(("template", "options", "status", "message"), [
-    ("{% for %}", (), 1, "chat template 't.jinja': fails on a plain question ("),
-    ("{{ raise_exception('no, thanks') }}", (), 1, "fails on a plain question (no, thanks)"),
-    ("{{ messages[7]['content'] }}", (), 1, "fails on a plain question ("),
-    ("{{ ''.__class__.__mro__[1].__subclasses__() }}", (), 1, "fails on a plain question ("),
-    ("total {{ messages[-1]['content'] }}", ("--system", "the date"), 1, "leaves the system message out"),
-    (TEMPLATE, ("--no-chat-template",), 2, "--chat-template and --no-chat-template exclude each other"),
-    (TEMPLATE, ("--system", "x<|im_end|>"), 2, "the prompt holds '<|im_end|>', a control token"),
-    (TEMPLATE, ("--system", "-", "-p", "-"), 2, "standard input can be read once"),
-])  # fmt: skip
-def test_templates_that_do_not_work(ecokv, tiny, tmp_path, template, options, status, message):
-    (tmp_path / "t.jinja").write_text(template)
-    found, _, err = ecokv("dump", "-m", tiny, "-p", "the date", "-o", "r", "--chat-template", "t.jinja", *options)
-    assert (found, err.count("\n")) == (status, 1)
-    assert message in err
-    assert not (tmp_path / "r").exists()
-
-
-def test_a_model_whose_template_takes_no_system_message(ecokv, tiny, tmp_path):
-    folder = copied(tiny, tmp_path / "strict")
-    refusing = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
-    (folder / "chat_template.jinja").write_text(refusing + TEMPLATE)
-    status, _, err = ecokv("dump", "-m", folder, "-p", "the date", "--system", "be brief")
-    assert status == 1
-    assert "strict: its chat template takes no system message (System role not supported); leave --system out" in err
-
-
-def test_a_template_that_places_no_image(ecokv, tmp_path):
-    (tmp_path / "t.jinja").write_text("<|im_start|> the total")
-    status, _, err = ecokv("dump", "--chat-template", "t.jinja", "-o", "r")
-    assert status == 1
-    assert err.count("\n") == 1
-    assert "image" in err
     assert not (tmp_path / "r").exists()

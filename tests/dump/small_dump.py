@@ -1,5 +1,8 @@
 """The parts of a small dump, with prime-number shapes."""
 
+import json
+import struct
+
 import torch
 
 from ecokv_cli.dump.schema import SCHEMA_VERSION, Decoded, Manifest, ModelInfo, Tokens
@@ -37,3 +40,9 @@ def manifest(records, sample="page", **changes):
         "versions": {"ecokv": "0"},
     }  # fmt: skip
     return Manifest(**(fields | changes))
+
+
+def header(text, data=b"", length=None):
+    """A safetensors file with any header, which may lie about its own length."""
+    raw = text if isinstance(text, bytes) else json.dumps(text).encode()
+    return struct.pack("<Q", len(raw) if length is None else length) + raw + data

@@ -1,12 +1,15 @@
+"""What is written comes back, and what does not is said by field, layer and head."""
+
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors import safe_open
-from small_dump import LAYERS, tensors
+from small_dump import LAYERS, manifest, tensors
 
 from ecokv_cli.dump.reader import open_dump
-from ecokv_cli.dump.schema import BoxInfo
+from ecokv_cli.dump.schema import BoxInfo, ImageGrid, ImageInfo, LayerFile
 from ecokv_cli.dump.writer import fresh_folder, require_space
 from ecokv_cli.errors import DumpError, NonFiniteError, OutputError
 
@@ -121,7 +124,10 @@ def test_damaged_layers_are_named_with_what_happened(write):
     with pytest.raises(DumpError, match="layer 1 is too long"):
         open_dump(folder).layer(1)
     path.write_bytes(b"\xff" * len(whole))
-    with pytest.raises(DumpError, match="layer 1 is damaged"):
+    with pytest.raises(DumpError, match=r"layer 1 is damaged \(its header cannot be \d+ bytes long in a file of"):
+        open_dump(folder).layer(1)
+    path.write_bytes(whole.replace(b'"F32"', b'"F99"', 1))
+    with pytest.raises(DumpError, match=r"layer 1 is damaged \('\w+' is of kind 'F99', expected F64, F32, F16, BF16\)"):
         open_dump(folder).layer(1)
     path.unlink()
     with pytest.raises(DumpError, match="layer 1 is missing"):
@@ -194,3 +200,25 @@ def test_a_file_in_the_way_and_a_full_disk_are_one_line(tmp_path, monkeypatch):
         raise full
     with pytest.raises(OutputError, match=r"needs about \d+.* GB and .* GB are free"):
         require_space(tmp_path / "a" / "b", 10**18)
+
+
+@pytest.mark.parametrize(("computed", "stored", "way_out"), [
+    ("float32", "float32", ""),
+    ("float16", "float16", "; dump with --dtype float32"),
+    ("float32", "float16", "; dump with --store-dtype float32"),
+    ("bfloat16", "float16", "; dump with --store-dtype bfloat16"),
+])  # fmt: skip
+def test_numbers_that_are_not_finite_are_said_with_the_way_out(computed, stored, way_out):
+    record = LayerFile(2, "layer_002.safetensors", 1, "", 0.5, {"keys": 7})
+    found = manifest([record], compute_dtype=computed, stored_dtype=stored)
+    (line,) = found.nonfinite()
+    assert line == f"layer 2: keys holds 7 NaN or infinite numbers; analysis will refuse them{way_out}"
+
+
+def test_images_without_rows_and_columns_are_named():
+    image = ImageInfo("page.png", "image_000.png", "PNG", "0" * 64, (7, 5), (7, 5), ())
+    other = replace(image, source="second.png", file="image_001.png")
+    grid = ImageGrid(0, 3, 2, 2, (0, 0, 1, 1), 0)
+    assert manifest([], images=(image, other), grids=(grid, replace(grid, image=1, start=8))).unplaced() == []
+    (line,) = manifest([], images=(image, other), grids=(grid,)).unplaced()
+    assert line.startswith("image 1 (second.png): where its tokens look is not known for tiny, so they have no row")

@@ -32,7 +32,7 @@ BREAKS = [
     ("diversity", "0.01, 0.99", "0.05, 0.95", "ecokv"),
     ("diversity", "width = upper - lower", "width = upper - median", "ecokv"),
     ("boosters", "self.alpha * euclidean + (1 - self.alpha) * cosine", "self.alpha * cosine + (1 - self.alpha) * euclidean", "ecokv"),
-    ("boosters", "cosine_redundancy(layer.unit_keys), self.beta)", "cosine_redundancy(layer.unit_keys), 1 - self.beta)", "ecokv"),
+    ("boosters", "layer.directions.mean_cosine, self.beta)", "layer.directions.mean_cosine, 1 - self.beta)", "ecokv"),
     ("boosters", "attention if self.div_scale == \"attention\" else importance", "attention", "ecokv"),
     ("boosters", "with_value_norm(attention, layer) if self.value_norm else attention", "with_value_norm(attention, layer)", "ecokv"),
     ("boosters", ": None if self.avg_domain == \"all\" else candidates", ":", "ecokv"),

@@ -5,10 +5,14 @@ from __future__ import annotations
 import functools
 
 import synthetic
+import synthetic_answers
 from PIL import Image
 
 from ecokv_cli.figures.cosines import cosine_distribution
+from ecokv_cli.figures.costs import cost_ratios
+from ecokv_cli.figures.evaluation import accuracy_by_budget, accuracy_differences
 from ecokv_cli.figures.eviction import kept_by_role, overlap_matrix
+from ecokv_cli.figures.explain import kept_over_answer, mass_kept_by_head, region_lost_by_head
 from ecokv_cli.figures.fidelity import fidelity_by_budget
 from ecokv_cli.figures.geometry import dimension_by_layer, geometry_by_layer, keys_and_values, rope_by_layer
 from ecokv_cli.figures.overlay import GridImage, kept_over_image
@@ -34,7 +38,8 @@ LAYERED = (
     *("cosine", *PROFILES, "rope", "lambda", "spearman", "redundancy", "maps"),
     *("variance", "within", "regions", "sinks", "fidelity"),
 )
-FLAT = ("pca", "plane", "overlay", "age", "recent", "role", "overlap")
+ANSWERED = ("accuracy", "differences", "costs", "answer", "lost", "mass")
+FLAT = ("pca", "plane", "overlay", "age", "recent", "role", "overlap", *ANSWERED)
 EVERY = (*LAYERED, *FLAT)
 
 
@@ -55,6 +60,7 @@ def draw(name: str, size: tuple[int, int] = SIZES[0], width: str | float = "doub
 
     undefined = functools.partial(synthetic.undefine, synthetic.geometry(*size), (0, 0), (3, 1))
     rows = functools.partial(synthetic.redundancy, *size)
+    explained = functools.partial(synthetic_answers.explanation, *size)
     makers = {
         "cosine": lambda: cosine_distribution(many(synthetic.cosine_histogram(*size)), width),
         "rope": lambda: rope_by_layer(geometry(("keys", "prerope_keys")), width),
@@ -76,5 +82,11 @@ def draw(name: str, size: tuple[int, int] = SIZES[0], width: str | float = "doub
         "recent": lambda: kept_recent(many(synthetic.positions(METHODS, 32)), width),
         "role": lambda: kept_by_role(many(synthetic.roles(METHODS, (16, 64))), width),
         "overlap": lambda: overlap_matrix(synthetic.overlap(METHODS, (16, 64)), width),
+        "accuracy": lambda: accuracy_by_budget(synthetic_answers.accuracy(), width),
+        "differences": lambda: accuracy_differences(synthetic_answers.accuracy(), width),
+        "costs": lambda: cost_ratios(synthetic_answers.cost(), width),
+        "answer": lambda: kept_over_answer(explained().positions, explained(), width)[0],
+        "lost": lambda: region_lost_by_head(explained().region, width)[0],
+        "mass": lambda: mass_kept_by_head(explained().fidelity, width)[0],
     } | {name: functools.partial(maker, geometry(), width) for name, maker in PROFILES.items()}
     return makers[name]()

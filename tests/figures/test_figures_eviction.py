@@ -208,4 +208,4 @@ def test_samples_are_averaged_and_counted():
     table.rows += [row | {"sample": "other"} for row in table.rows]
     drawing = fidelity_by_budget(table)
     assert "means over 2 samples, layers and KV heads" in drawing.caption
-    assert drawing.data.rows[0]["n"] == 2 * 2 * 3
+    assert drawing.data.rows[0]["n"] == 2 * 3, "quartiles are over layers and heads, each a mean over samples"

@@ -18,7 +18,7 @@ from ecokv_cli.errors import OutputError, UsageError
 from ecokv_cli.figures.style import KINDS, encode, inches, method_styles, save
 
 SMALL = [*FLAT, *LAYERED]
-UNNAMED = {"overlay", "role", "overlap", "regions", "redundancy"}
+UNNAMED = {"overlay", "answer", "role", "overlap", "regions", "redundancy"}
 """Figures without an axis that would need a name, or whose panels carry it."""
 
 EVERY = [(name, SIZES[0]) for name in FLAT] + list(itertools.product(LAYERED, SIZES))

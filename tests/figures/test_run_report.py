@@ -7,6 +7,7 @@ import pytest
 
 from ecokv_cli.figures.run_report import LAYER_CAPTION, LAYER_MEASURES, _view
 from ecokv_cli.studies.results import Results
+from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
 
 
@@ -18,6 +19,7 @@ def view(folder, samples):
             numbers |= {"spearman": None if layer == 1 else 0.1 * i}
             table.add(model="m", sample=f"s{i}", layer=layer, **numbers)
     table.write_csv(folder)
+    over_samples(table, ("model", "layer"), LAYER_MEASURES).write_csv(folder)
     return _view(Results(folder, {}), "layers", LAYER_CAPTION, ("layer",), LAYER_MEASURES)
 
 

@@ -10,8 +10,10 @@ from tiny_text import TEXT
 from tiny_vision import VISION
 from transformers import DynamicCache
 
+from ecokv_cli.errors import ModelError
 from ecokv_cli.eviction.attention import window_attention
 from ecokv_cli.models.capture import capture
+from ecokv_cli.models.layout import describe_tokens
 from ecokv_cli.models.prompting import prepare
 
 MODELS = ("shipped", *sorted((TEXT | QWEN | VISION).keys() - {"mistral_window"}), "smollm2")
@@ -179,3 +181,28 @@ def test_positions_have_three_axes_where_the_model_has_them(loaded_model, pictur
     assert positions[:, 3:18].tolist() == [[3] * 15, [3 + i // 5 for i in range(15)], [3 + i % 5 for i in range(15)]]
     llama = loaded_model("llama")
     assert capture(llama, inputs_of(llama, picture), window=3, decode=0).positions.shape[0] == 1
+
+
+@pytest.mark.parametrize("name", ["shipped", "qwen2_5_vl", "qwen3_vl"])
+def test_images_have_rows_and_columns_among_the_positions_without_a_template_too(name, loaded_model, picture):
+    loaded = loaded_model(name)
+    inputs = prepare(loaded, [picture, picture], "the total", template=False).inputs
+    tokens, grids = describe_tokens(loaded, inputs, [picture.size] * 2)
+    positions = capture(loaded, inputs, window=3, decode=0).positions
+    assert [tokens.strings[grid.start - 1] for grid in grids] == ["<|vision_start|>"] * 2
+    for grid in grids:
+        first = positions[0, grid.start]
+        cells = [(first, first + r, first + c) for r in range(grid.rows) for c in range(grid.cols)]
+        assert positions[:, grid.start : grid.start + len(cells)].T.tolist() == torch.tensor(cells).tolist()
+
+
+def test_an_image_with_the_positions_of_a_text_is_refused(loaded_model, picture):
+    """Which is what older versions of transformers do where no token marks the start of an image."""
+    loaded = loaded_model("qwen2_vl")
+    inputs = dict(inputs_of(loaded, picture))
+    config = loaded.model.config
+    inputs["input_ids"] = inputs["input_ids"].where(inputs["input_ids"] != config.vision_start_token_id, 5)
+    if "mm_token_type_ids" in inputs:
+        inputs["mm_token_type_ids"] = torch.zeros_like(inputs["mm_token_type_ids"])
+    with pytest.raises(ModelError, match=r"have the positions of a text, because .* another --chat-template"):
+        capture(loaded, inputs, window=3, decode=0)

@@ -6,9 +6,11 @@ from dataclasses import replace
 import pytest
 
 from ecokv_cli.dump.reader import open_dump
+from ecokv_cli.engines.workers import LocalWorkers, Tell
 from ecokv_cli.errors import EcokvError, InputError, OutputError, UsageError
+from ecokv_cli.models import many
 from ecokv_cli.models.dumping import locate_boxes
-from ecokv_cli.models.many import Failure, Hooks, Outcome, dump_many
+from ecokv_cli.models.many import Failure, Hooks, Outcome
 from ecokv_cli.models.settings import DumpSettings
 from ecokv_cli.sample.samples import Box, Sample
 
@@ -16,6 +18,13 @@ PROMPTS = ("what is the total?", "the total", "what is the batch?", "the date")
 TEXTS = tuple(Sample(f"s{i}", (), prompt) for i, prompt in enumerate(PROMPTS))
 SETTINGS = DumpSettings(window=5, decode=3, ignore_eos=True)
 TIMES = ("created", "seconds")
+
+
+def dump_many(loaded, *arguments, hooks=None, **options):
+    """Dump with one worker, which is this process."""
+    hooks = hooks or Hooks()
+    workers = LocalWorkers(lambda: loaded, Tell(hooks.progress, hooks.note))
+    return many.dump_many(workers, *arguments, hooks=hooks, **options)
 
 
 @pytest.fixture

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ecokv_cli.errors import DumpError
+from ecokv_cli.engines.workers import Outcome, Tell
+from ecokv_cli.errors import DumpError, OutputError
 from ecokv_cli.studies.parts import Codec, Parts, Task, tables_codec
 from ecokv_cli.studies.tables import Table
 
@@ -18,9 +19,13 @@ class Work:
     called: list = field(default_factory=list)
 
     def tasks(self):
-        return [Task(name, self.content.get(name, ""), lambda name=name: self.run(name)) for name in "abc"]
+        return [Task(name, self.content.get(name, ""), name) for name in "abc"]
 
-    def run(self, name):
+    def gather(self, parts, **options):
+        return parts.gather(self.tasks(), self.run, **options)
+
+    def run(self, context, name):
+        assert context is None
         self.called.append(name)
         if name in self.fails:
             raise DumpError(f"{name}: broken")
@@ -36,38 +41,76 @@ def parts(tmp_path, **settings):
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path):
     with pytest.raises(DumpError, match="b: broken"):
-        parts(tmp_path).gather(Work("b").tasks())
+        Work("b").gather(parts(tmp_path))
     again = Work()
-    found = parts(tmp_path).gather(again.tasks())
+    found = again.gather(parts(tmp_path))
     assert again.called == ["b", "c"]
-    assert (found.results, found.reused, found.failed) == (["A", "B", "C"], 1, {})
+    assert (list(found.results), found.reused, found.failed) == (["A", "B", "C"], 1, {})
 
 
 def test_keep_going_leaves_out_what_fails_and_says_why(tmp_path):
-    found = parts(tmp_path).gather(Work("ac").tasks(), keep_going=True)
-    assert found.results == ["B"]
+    found = Work("ac").gather(parts(tmp_path), keep_going=True)
+    assert list(found.results) == ["B"]
     assert found.failed == {"a": "a: broken", "c": "c: broken"}
 
 
 def test_if_all_fail_it_fails(tmp_path):
     with pytest.raises(DumpError, match="c: broken"):
-        parts(tmp_path).gather(Work("abc").tasks(), keep_going=True)
+        Work("abc").gather(parts(tmp_path), keep_going=True)
 
 
 def test_other_settings_or_another_input_of_the_same_name_are_computed_anew(tmp_path):
-    parts(tmp_path, window=4).gather(Work().tasks())
+    Work().gather(parts(tmp_path, window=4))
     other = Work()
-    parts(tmp_path, window=8).gather(other.tasks())
+    other.gather(parts(tmp_path, window=8))
     assert other.called == ["a", "b", "c"]
     changed = Work(content={"b": "new"})
-    parts(tmp_path, window=4).gather(changed.tasks())
+    changed.gather(parts(tmp_path, window=4))
     assert changed.called == ["b"]
 
 
 def test_progress(tmp_path):
     seen = []
-    parts(tmp_path).gather(Work().tasks(), progress=lambda done, total: seen.append((done, total)))
-    assert seen == [(1, 3), (2, 3), (3, 3)]
+    for _ in range(2):
+        Work().gather(parts(tmp_path), progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3), (3, 3)]
+
+
+class Elsewhere:
+    """Workers that are done in any order, and may have been lost after they stored a result."""
+
+    def __init__(self, order, lost=()):
+        self.order, self.lost = order, lost
+
+    def run(self, work, items):
+        for name in self.order:
+            for _ in range(2 if name in self.lost else 1):
+                value = work(None, items[name], Tell())
+            yield Outcome(name, value, None)
+
+
+def test_results_come_in_the_order_of_the_samples_whoever_was_first(tmp_path):
+    work = Work()
+    found = work.gather(parts(tmp_path), workers=Elsewhere("cab"))
+    assert work.called == ["c", "a", "b"]
+    assert list(found.results) == ["A", "B", "C"]
+    assert found.results[-1] == "C"
+    assert list(found.results[1:]) == ["B", "C"]
+
+
+def test_a_result_that_was_stored_before_its_worker_was_lost_is_taken(tmp_path):
+    work = Work()
+    assert list(work.gather(parts(tmp_path), workers=Elsewhere("abc", lost="b")).results) == ["A", "B", "C"]
+    assert work.called == ["a", "b", "c"]
+
+
+def test_a_folder_that_the_workers_do_not_share_is_told(tmp_path):
+    class Far(Elsewhere):
+        def run(self, work, items):
+            yield from (Outcome(name, None, None) for name in items)
+
+    with pytest.raises(OutputError, match=r"a-[0-9a-f]+: a worker wrote it, but .* that all machines share"):
+        Work().gather(parts(tmp_path), workers=Far("abc"))
 
 
 def test_tables_keep_the_kind_of_every_value(tmp_path):

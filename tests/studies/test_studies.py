@@ -13,7 +13,7 @@ from ecokv_cli.dump.schema import Decoded, Manifest, ModelInfo, Tokens
 from ecokv_cli.errors import DumpError, MethodError
 from ecokv_cli.eviction.spec import parse_method, parse_methods
 from ecokv_cli.studies.evict import EvictSettings, evict
-from ecokv_cli.studies.results import read_results, summarise, write_results
+from ecokv_cli.studies.results import read_results, summarise, write_results, write_tables
 from ecokv_cli.studies.tables import Table
 
 TOKENS = 29
@@ -124,7 +124,7 @@ def test_results_come_back_as_written(tmp_path, dump):
 def test_parquet_holds_the_same_rows(tmp_path, dump):
     parquet = pytest.importorskip("pyarrow.parquet")
     result = run_evict(dump)
-    result.fidelity.write_parquet(tmp_path)
+    write_tables(tmp_path, [result])
     assert parquet.read_table(tmp_path / "fidelity.parquet").to_pylist() == result.fidelity.rows
 
 

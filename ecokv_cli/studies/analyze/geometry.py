@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
 from ecokv_cli.geometry.correlation import rank_correlation
 from ecokv_cli.geometry.projection import spectrum
-from ecokv_cli.geometry.redundancy import mix_redundancy
 from ecokv_cli.geometry.sinks import without
 from ecokv_cli.studies.analyze.rows import unstack
 
@@ -99,14 +99,14 @@ def statistics(measured: Measured, name: str) -> dict[str, torch.Tensor]:
 def method_rows(measured: Measured) -> list[Row]:
     """Redundancy, lambda and the correlation of importance and diversity, as the method has them."""
     booster, boosted = measured.settings.booster, measured.boosted
+    candidates = boosted.importance.shape[1]
     r_cos = measured.clouds["keys"].cosine_mean
-    r_euc = booster.r_euc(measured.informed, boosted.importance.shape[1])
     numbers = {
         "r_cos": r_cos,
-        "r_euc": r_euc,
-        "lambda_ecokv": boosted.weight if booster.std else mix_redundancy(r_euc, r_cos, booster.beta),
+        "r_euc": booster.r_euc(measured.informed, candidates),
+        "lambda_ecokv": boosted.weight,
         "lambda_mixkv": r_cos.clamp(0, 1),
-        "lambda_std": boosted.weight,
+        "lambda_std": replace(booster, std=True).weight(measured.informed, candidates),
     }
     correlations = rank_correlation(boosted.importance, boosted.diversity)
     return [

@@ -60,12 +60,8 @@ class Measured:
 
     @cached_property
     def boosted(self) -> Boosted:
-        """Importance and diversity of the candidates; the weight is that of the std variant, ``lambda_std``.
-
-        Neither of the two depends on the weight, and this one needs no unit keys, which take the room of all keys.
-        """
-        method = self.settings.method
-        return replace(method, booster=replace(self.settings.booster, std=True)).boost(self.informed)
+        """Importance and diversity of the candidates, and lambda."""
+        return self.settings.method.boost(self.informed)
 
     @cached_property
     def attention(self) -> torch.Tensor:

@@ -1,0 +1,66 @@
+"""What every command writes for two samples: columns that docs/columns.md explains, typeset tables, a summary."""
+
+import csv
+import json
+
+import pytest
+from column_docs import explained
+
+from ecokv_cli.sample.shipped import shipped_folder
+
+METHODS = ("--method", "snapkv", "--method", "keydiff", "-b", "24", "--window", "8")
+COMMANDS = {
+    "analyze": ("run/analysis", "run", "--figures", "none", "--pca", "0:0"),
+    "evict": ("run/eviction", "run", "--figures", "none", *METHODS),
+    "route": ("run/routing", "run", "--calibrate", "1", "--assignments", "3", "--format", "png", *METHODS),
+    "evaluate": ("run/evaluation", "--task", "docqa", "--samples", "1", "-o", "run", "--figures", "none", *METHODS),
+    "compare": ("comparison", "run", "run", "--format", "png"),
+}
+TYPESET = {
+    "analyze": {"layers_over_samples"}, "evict": {"methods_over_samples"}, "route": {"routes"},
+    "evaluate": {"accuracy", "accuracy_by_budget", "cost"}, "compare": {"layers_compared", "methods_compared"},
+}  # fmt: skip
+
+
+@pytest.fixture
+def samples(tmp_path):
+    """A manifest of two shipped samples, in a folder of its own."""
+    entries = [json.loads(line) for line in (shipped_folder() / "samples.jsonl").read_text().splitlines()[:2]]
+    for entry in entries:
+        entry["image"] = str(shipped_folder() / entry["image"])
+    (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, entries)))
+    return "two.jsonl"
+
+
+def ruled(path):
+    """The lines of a LaTeX table that are rules, and how many have cells."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if line.endswith("rule")], sum(line.endswith(r"\\") for line in lines)
+
+
+def test_what_the_commands_write_is_explained_typeset_and_summed_up(ecokv, samples, tmp_path):
+    # One test: the commands need each other's files.
+    assert ecokv("dump", "--manifest", samples, "-o", "run", "--decode", "3", "--ignore-eos")[0] == 0
+    for command, (place, *arguments) in COMMANDS.items():
+        status, _, err = ecokv(command, *arguments)
+        assert status == 0, err
+        folder = tmp_path / place
+        assert {path.stem for path in folder.glob("*.tex")} == TYPESET[command]
+        files = sorted(folder.glob("*.csv"))
+        assert files, command
+        for path in files:
+            with path.open(newline="", encoding="utf-8") as file:
+                columns, *rows = csv.reader(file)
+            # The columns of a table by budget are the budgets themselves.
+            named = {column for column in columns if not column.isdigit()}
+            assert named - explained(command, path.name) == set(), (command, path.name)
+            if path.stem in TYPESET[command]:
+                rules = [r"\toprule", r"\midrule", r"\bottomrule"]
+                assert ruled(path.with_suffix(".tex")) == (rules, len(rows) + 1), path
+                markdown = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()
+                assert sum(line.startswith("| ") for line in markdown) == len(rows) + 2, path
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        assert summary["command"].startswith(f"ecokv {command} ")
+        assert summary["versions"]
+        assert summary["settings"]
+        assert summary["results"]

@@ -1,0 +1,70 @@
+"""What a reader needs beside the numbers: names of all lines, room around words, no mark cut off, columns explained."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import synthetic
+from album import ANSWERED, EVERY
+from column_docs import TEXT, names_in
+
+from ecokv_cli.figures.compare import compare_methods
+from ecokv_cli.figures.planes import kept_in_plane
+from ecokv_cli.figures.redundancy import spearman_by_layer
+from ecokv_cli.studies.compare import compare_tables
+from ecokv_cli.studies.tables import Table
+
+
+def legend_of(figure):
+    return [text.get_text() for text in figure.legends[0].get_texts()]
+
+
+@pytest.mark.parametrize("name", [name for name in EVERY if name not in ANSWERED])
+def test_columns_beside_figures_are_explained(drawing, name):
+    assert set(drawing(name).data.columns) - names_in(TEXT) == set()
+
+
+def test_legends_name_thin_lines_and_bands(drawing):
+    assert legend_of(drawing("within").figure)[-2:] == ["within the role", "with the rest"]
+    assert legend_of(drawing("variance").figure) == ["text", "image", "special"]
+    assert "95 % interval" not in legend_of(drawing("geometry").figure)
+    assert legend_of(drawing("geometry", samples=3).figure)[-1] == "95 % interval"
+
+
+@pytest.mark.parametrize("width", ["single", "double"])
+@pytest.mark.parametrize("option", ["", "[window=8]"])
+def test_titles_of_a_lower_row_stand_clear_of_the_row_above(width, option):
+    methods = tuple(name + option for name in ("snapkv", "keydiff", "snapkv+mixkv", "oracle", "random", "streaming"))
+    positions = synthetic.positions(synthetic.METHODS[1:])
+    renamed = dict(zip(positions.distinct("method"), methods, strict=True))
+    rows = [row | {"method": renamed[row["method"]]} for row in positions]
+    positions = Table("positions", positions.columns, rows)
+    drawing = kept_in_plane(synthetic.plane(), positions, budget=32, width=width)
+    axes = [ax for ax in drawing.figure.axes if ax.get_visible()]
+    assert len(axes) == len(methods)
+    for ax in axes:
+        title = ax.title.get_window_extent()
+        assert not any(title.overlaps(other.get_window_extent()) for other in axes if other is not ax)
+
+
+def test_the_mark_of_a_correlation_at_the_end_of_the_scale_is_whole():
+    table = synthetic.geometry(3, 2)
+    for row in table:
+        row["spearman"] = None if row["spearman"] is None else 0.7
+    lower = spearman_by_layer(table).figure.axes[1]
+    top = lower.transData.transform((0, 0.7))[1]
+    assert lower.get_window_extent().y1 - top > 300 / 72 * 2.4 / 2
+
+
+def test_methods_have_lines_at_the_budgets_they_were_run_at_alone():
+    tables = [synthetic.fidelity(3, 2, ("snapkv", method), budgets=(16, 64)) for method in ("keydiff", "oracle")]
+    rows = [row for row in tables[1] if row["budget"] == 64]
+    second = Table(tables[1].name, tables[1].columns, rows)
+    comparison = compare_tables(tables[0], second, ("method", "budget"), ("mass", "output_error"), "methods_compared")
+    drawing = compare_methods(comparison, ("a", "b"))
+    both = drawing.figure.axes[0]
+    names = [label.get_text() for label in both.get_yticklabels()]
+    assert names == ["snapkv", "keydiff", "snapkv", "keydiff", "oracle"]
+    assert np.diff(both.get_yticks()).tolist() == [1, 2, 1, 1]
+    alone = Table("c", comparison.columns, [row for row in comparison if row["method"] == "oracle"])
+    assert "empty, as no method is in both runs" in compare_methods(alone, ("a", "b")).caption
