@@ -16,6 +16,7 @@ from ecokv_cli.errors import DumpError, OutputError
 
 if TYPE_CHECKING:
     from ecokv_cli.dump.runs import Run
+    from ecokv_cli.figures.drawing import Drawing
     from ecokv_cli.studies.tables import Table
 
 EXAMPLES = """Examples:
@@ -53,6 +54,7 @@ def command(
     from ecokv_cli.dump.versions import versions
     from ecokv_cli.dump.writer import fresh_folder
     from ecokv_cli.figures.compare import compare_layers, compare_methods
+    from ecokv_cli.figures.compare_report import write_compare_report
     from ecokv_cli.figures.gallery import save_drawings
     from ecokv_cli.studies.compare import compare_tables
     from ecokv_cli.studies.results import write_results
@@ -65,7 +67,7 @@ def command(
     runs = find_run(first), find_run(second)
     labels = _labels(*runs)
     found: list[Table] = []
-    drawings = []
+    made: list[Drawing | None] = []
     layers, methods = _pair(runs, "analysis", "layers"), _pair(runs, "eviction", "methods")
     if not layers and not methods:
         raise DumpError(
@@ -73,11 +75,11 @@ def command(
         )
     if layers:
         found.append(compare_tables(*layers, ("layer",), LAYER_MEASURES, "layers_compared", seed))
-        drawings.append(compare_layers(found[-1], labels, figures.width))
+        made.append(compare_layers(found[-1], labels, figures.width))
     if methods:
         by = ("budget", "method")
         found.append(compare_tables(*methods, by, METHOD_MEASURES, "methods_compared", seed))
-        drawings.append(compare_methods(found[-1], labels, figures.width))
+        made.append(compare_methods(found[-1], labels, figures.width))
     summary = {
         "command": command_line(), "versions": versions(), "first": labels[0], "second": labels[1],
         "settings": {"seed": seed, "width": figures.width}, "results": {each.name: each.rows for each in found},
@@ -86,13 +88,15 @@ def command(
         write_results(unfinished, found, summary)
         for each in found:
             write_typeset(unfinished, each, each.columns)
-        save_drawings(unfinished / "figures", [drawing for drawing in drawings if drawing], figures.formats)
+        drawings = [drawing for drawing in made if drawing]
+        save_drawings(unfinished / "figures", drawings, figures.formats)
+        write_compare_report(unfinished, found, drawings, summary)
     for each in found:
         keys = each.columns[: each.columns.index("measure")]
         columns = (*keys, "measure", "first", "second", "difference", "low", "high", "paired")
         rows = [["all" if c in keys and row[c] is None else row[c] for c in columns] for row in each]
         screen.show(table(f"{each.name}: {labels[0]} and {labels[1]}", columns, rows, keys=len(keys) + 1))
-    screen.finish(summary, f"results: {output}")
+    screen.finish(summary, f"report: {output / 'report.html'}")
 
 
 def _pair(runs: tuple[Run, Run], kind: str, name: str) -> tuple[Table, Table] | None:

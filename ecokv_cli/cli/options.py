@@ -175,7 +175,13 @@ HeadScoresFile = Annotated[
 Booster = Annotated[
     str, typer.Option("--booster", help="The ecokv method whose importance, diversity and lambda are analysed.")
 ]
-Pairs = Annotated[int, typer.Option(help="Pairs of keys sampled per head for quantiles and histograms.", min=100)]
+Pairs = Annotated[
+    int,
+    typer.Option(
+        help="Pairs sampled per head for the distribution of cosines, beyond 4096 tokens; up to these all are counted.",
+        min=100,
+    ),
+]
 Pca = Annotated[
     list[str] | None,
     typer.Option(

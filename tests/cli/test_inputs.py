@@ -96,7 +96,9 @@ def test_a_prompt_about_as_long_as_the_window(ecokv, tmp_path, window, kept, sai
 # --- names and places
 
 
-@pytest.mark.parametrize("name", ["Rechnung für März 請求書", "a b c", 'it\'s "quoted" & <b>', "100%{x}", "[bold]x", "C:\\scans\\page"])
+@pytest.mark.parametrize(
+    "name", ["Rechnung für März 請求書", "a b c", 'it\'s "quoted" & <b>', "100%{x}", "[bold]x", "C:\\scans\\page"]
+)
 def test_names_with_spaces_signs_and_other_alphabets(ecokv, tmp_path, name):
     picture().save(tmp_path / f"{name}.png")
     status, out, _ = ecokv("dump", f"{name}.png", "-p", "the total", *SHORT, "-o", f"run of {name}")

@@ -193,7 +193,9 @@ def test_a_dtype_is_computed_in_and_stored(ecokv, tiny, tmp_path, name):
 
 @pytest.mark.parametrize("name", ["sdpa", "eager"])
 def test_the_attention_back_end_is_chosen_and_written_down(ecokv, tiny, tmp_path, name):
-    assert ecokv("dump", "-m", tiny, "-p", "the total", "--decode", "1", "--attn-implementation", name, "-o", "r")[0] == 0
+    assert (
+        ecokv("dump", "-m", tiny, "-p", "the total", "--decode", "1", "--attn-implementation", name, "-o", "r")[0] == 0
+    )
     assert manifest(tmp_path / "r").attention == name
     assert f"{name} attention" in ecokv("info", "r")[1]
 

@@ -1,6 +1,8 @@
 """Roles and image grids."""
 
 import itertools
+import textwrap
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -202,3 +204,21 @@ def test_gemma_takes_its_own_placeholder_without_a_template(loaded_model):
     inputs = prepare(loaded, [Image.new("RGB", (28, 28))], "the total", template=False).inputs
     _tokens, grids = describe_tokens(loaded, inputs, [(28, 28)])
     assert [(g.rows, g.cols) for g in grids] == [(2, 2)]
+
+
+def test_the_adapter_in_contributing_works(loaded_model, monkeypatch):
+    """Its halves of 8 x 8 cells, run on a model that happens to give an image as many tokens."""
+    text = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    start = text.index("    def _halves(")
+    code = textwrap.dedent(text[start : text.index("\n\n", start)])
+    known = {"Piece": Piece}
+    exec(code.replace("Scene", "object").replace("list[Piece]", "list"), known)
+    monkeypatch.setitem(ADAPTERS, "qwen2_vl", known["_halves"])
+    # 252 x 448 pixels are 9 x 16 cells: two halves of 8 rows, of 8 cells and a token each.
+    tokens, grids = described(loaded_model("qwen2_vl"), [(252, 448)])
+    assert [(grid.rows, grid.cols, grid.extra, grid.box) for grid in grids] == [
+        (8, 8, 1, (0, 0, 0.5, 1)), (8, 8, 1, (0.5, 0, 1, 1)),
+    ]  # fmt: skip
+    assert grids[1].start == grids[0].start + 72
+    placed = sum(row is not None for row in tokens.row)
+    assert (tokens.by_role()["image"], tokens.image.count(0), placed) == (144, 144, 128)
