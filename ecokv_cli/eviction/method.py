@@ -186,7 +186,8 @@ class Method:
         scores = self.scores(layer, budget) if scores is None else scores
         asked = self._asked(layer, budget)
         counts = self.host.counts(asked, budget, self.keep_window, scores.host)
-        exact = self.host.exact_counts(asked, budget, self.keep_window, scores.host)
+        ideal = self.host.exact
+        exact = counts if ideal is self.host else ideal.counts(asked, budget, self.keep_window, scores.host)
         kept = top_mask(scores.final, counts)
         return Selection(
             with_window(kept, self.keep_window),

@@ -43,7 +43,7 @@ def write_compare_report(
         sections.append(Section(_TITLES[table.name], (), [_view(table, first, second)], mine, "figures"))
     return write_report(
         folder / "report.html",
-        f"{first} and {second}",
+        f"{first} compared with {second}",
         sections,
         summary=[
             f"First is {first}, second is {second}; differences are second minus first. They are taken per sample where "
@@ -57,19 +57,14 @@ def write_compare_report(
 
 
 def _view(table: Table, first: str, second: str) -> TableView:
-    """Means over all layers come first, and say so."""
-    columns = tuple("layers" if column == "layer" else column for column in table.columns)
-    rows = [dict(zip(columns, row.values(), strict=True)) for row in table]
-    if "layers" in columns:
-        rows = sorted((row | {"layers": _which(row["layers"])} for row in rows), key=lambda row: row["layers"] != "all")
+    """Methods, or measures over all layers; the figure and the file have every layer."""
+    columns = tuple(column for column in table.columns if column != "layer")
+    rows = [row for row in table if row.get("layer") is None]
+    over = "all layers and " if "layer" in table.columns else ""
     caption = (
-        f"Means over the samples of {first} (first) and {second} (second), their difference, and low and high, the "
-        "ends of its 95 % bootstrap interval over samples. Where that leaves out 0 the runs differ by more than the "
+        f"Means over {over}the samples of {first} (first) and {second} (second), their difference, and low and high, "
+        "the ends of its 95 % bootstrap interval over samples. Where that leaves out 0 the runs differ by more than the "
         "choice of samples explains; of many intervals one in twenty does so by chance. paired: the difference is "
         "taken per sample."
     )
     return TableView(Table(table.name, columns, rows), caption, (), _ROWS, f"{table.name}.csv")
-
-
-def _which(layer: object) -> str:
-    return "all" if layer is None else str(layer)

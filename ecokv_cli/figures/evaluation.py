@@ -84,7 +84,8 @@ def accuracy_by_budget(accuracy: Table, width: str | float = "double") -> Drawin
             _dot(ax, row, labels, styles)
         for i, label in enumerate(() if single else labels):
             rows = [row for row in panel if windowless(str(row["method"])) == label]
-            _line(ax, rows, styles[label], _aside(budgets, i, len(labels)))
+            if rows:
+                _line(ax, rows, styles[label], _aside(budgets, i, len(labels)))
         (_finish_dots if single else _finish_lines)(ax, budgets, labels)
     for ax in axes[::columns] if not single else ():
         ax.set_ylabel("mean score ↑")

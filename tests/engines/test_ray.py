@@ -1,17 +1,15 @@
 """The Ray engine on a cluster of its own on loopback: equal results, a killed worker, a lost machine."""
 
-import csv
 import os
 import signal
 import threading
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from ecokv_cli.engines.ray_engine import RayEngine
 from ecokv_cli.engines.workers import LocalWorkers, Tell
-from ecokv_cli.errors import DumpError, EcokvError, ModelError, UsageError
+from ecokv_cli.errors import DumpError, ModelError, UsageError
 
 pytest.importorskip("ray")
 # Ray leaves the log files of the processes it starts to the garbage collector.

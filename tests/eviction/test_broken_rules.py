@@ -22,7 +22,7 @@ BREAKS = [
     ("importance", "grouped.amax(1) if gqa", "grouped.amin(1) if gqa", "received"),
     ("importance", "torch.arange(layer.tokens, 0, -1", "torch.arange(layer.tokens + 1, 1, -1", "received"),
     ("importance", ".softmax(dim=-1)[..., :candidates].mean(dim=1)", ".softmax(dim=-1)[..., :candidates].amax(dim=1)", "oracle"),
-    ("hosts.keys", "return -key_norms", "return key_norms", "key_scores"),
+    ("hosts.keys", "asked.count).neg_()", "asked.count)", "key_scores"),
     ("keyscores", "layer.values[:, :candidates], dim=-1)", "layer.values[:, :candidates], ord=1, dim=-1)", "key_scores"),
     ("hosts.plain", "position[: self.sinks] += asked.count", "position[: self.sinks] -= asked.count", "streaming"),
     ("diversity", "minmax(value_norms(layer", "(value_norms(layer", "boosters"),

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import synthetic
 from test_figures_print import is_fit_for_print
 
 from ecokv_cli.figures.compare import LAYER_MEASURES, compare_layers, compare_methods
+from ecokv_cli.figures.compare_report import write_compare_report
 from ecokv_cli.figures.style import encode
 from ecokv_cli.studies.compare import compare_tables
 from ecokv_cli.studies.tables import Table
@@ -117,3 +120,21 @@ def test_methods_fit_for_print(budgets, width, inches):
             label.get_window_extent() for label in (*ax.get_xticklabels(), *ax.get_yticklabels()) if label.get_text()
         ]
         assert not any(a.overlaps(b) for i, a in enumerate(ticks) for b in ticks[i + 1 :])
+
+
+def test_the_report_has_a_chapter_per_table_with_its_figure(tmp_path):
+    tables = layers(), methods()
+    tables[0].name, tables[1].name = "layers_compared", "methods_compared"
+    drawings = compare_layers(tables[0], LABELS), compare_methods(tables[1], LABELS)
+    summary = {
+        "first": "qwen", "second": "llava", "settings": {"seed": 7}, "versions": {"torch": "2"},
+        "command": "ecokv compare a b",
+    }  # fmt: skip
+    page = write_compare_report(tmp_path, tables, drawings, summary).read_text(encoding="utf-8")
+    assert re.findall("<h2>(.+)</h2>", page)[1:3] == ["By layer", "By method"]
+    assert re.findall("<h3>(.+)</h3>", page) == ["Two runs by layer", "Two runs by method"]
+    assert "differences are second minus first" in page
+    assert all(words in page for words in ("ecokv compare a b", 'href="layers_compared.csv"', "all layers"))
+    rows = re.findall("<tbody>(.+?)</tbody>", page, re.DOTALL)
+    assert rows[0].count("<tr>") == len(LAYER_MEASURES)
+    assert rows[1].count("<tr>") == len(tables[1])

@@ -29,9 +29,10 @@ class Allocating(SnapKV):
 
     compat: Literal["exact", "reference", "kvpress"] = "exact"
 
-    def exact_counts(self, asked: Candidates, budget: int, keep: int, scores: torch.Tensor) -> torch.Tensor:
-        """What `counts` gives with exact totals."""
-        return replace(self, compat="exact").counts(asked, budget, keep, scores)
+    @property
+    def exact(self) -> Allocating:
+        """The same host with exact totals."""
+        return self if self.compat == "exact" else replace(self, compat="exact")
 
 
 @dataclass(frozen=True)

@@ -79,9 +79,10 @@ class Host:
         """Free slots per KV head, ``[H]``, when `budget` tokens per head include `keep` protected ones."""
         return scores.new_full((len(scores),), budget - keep - self.reserve(asked.layer)).long()
 
-    def exact_counts(self, asked: Candidates, budget: int, keep: int, scores: torch.Tensor) -> torch.Tensor:
-        """The same with every slot of the nominal budget spent; differs where published rounding is asked for."""
-        return self.counts(asked, budget, keep, scores)
+    @property
+    def exact(self) -> Host:
+        """The same host, spending every slot of the nominal budget; another one where published rounding is asked for."""
+        return self
 
     def reserve(self, layer: Layer) -> int:  # noqa: ARG002
         """Tokens of the budget that go into something else than kept positions."""

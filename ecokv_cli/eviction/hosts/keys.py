@@ -24,7 +24,7 @@ class KeyNorm(Host):
         """Minus `key_norms`."""
         from ecokv_cli.eviction.keyscores import key_norms
 
-        return -key_norms(asked.layer, asked.count)
+        return key_norms(asked.layer, asked.count).neg_()
 
 
 @dataclass(frozen=True)
