@@ -92,10 +92,13 @@ def command(
         save_drawings(unfinished / "figures", drawings, figures.formats)
         write_compare_report(unfinished, found, drawings, summary)
     for each in found:
-        keys = each.columns[: each.columns.index("measure")]
+        title = f"{each.name}: {labels[0]} and {labels[1]}"
+        keys = [c for c in each.columns[: each.columns.index("measure")] if c != "layer"]
+        if "layer" in each.columns:
+            title += f", means over all layers; single layers in {each.name}.csv"
         columns = (*keys, "measure", "first", "second", "difference", "low", "high", "paired")
-        rows = [["all" if c in keys and row[c] is None else row[c] for c in columns] for row in each]
-        screen.show(table(f"{each.name}: {labels[0]} and {labels[1]}", columns, rows, keys=len(keys) + 1))
+        rows = [[row[c] for c in columns] for row in each if row.get("layer") is None]
+        screen.show(table(title, columns, rows, keys=len(keys) + 1))
     screen.finish(summary, f"report: {output / 'report.html'}")
 
 

@@ -78,7 +78,7 @@ def explain_samples(
             if work.metric.name == "cider" and not known:
                 screen.note("cider weighs words by a corpus, so a sample alone scores 0; evaluate all samples first")
             found = pool.ask(partial(explain, question=question, settings=settings, answers=answers))
-            explained.append((found, _write(found, work, settings, folder, figures, force=force)))
+            explained.append((found, _write(screen, found, work, settings, folder, figures, force=force)))
     report = write_run_report(folder.parent)
     for found, _ in explained:
         _show(screen, found)
@@ -86,11 +86,12 @@ def explain_samples(
 
 
 def _write(
-    found: Explanation, work: Work, settings: EvaluateSettings, folder: Path, figures: FigureChoice, *, force: bool
-) -> dict[str, Any]:
+    screen: Screen, found: Explanation, work: Work, settings: EvaluateSettings, folder: Path, figures: FigureChoice, *,
+    force: bool,
+) -> dict[str, Any]:  # fmt: skip
     """Tables, figures and summary of one sample; returns the summary."""
     from ecokv_cli.dump.writer import fresh_folder
-    from ecokv_cli.figures.gallery import draw_explanation, save_drawings
+    from ecokv_cli.figures.gallery import draw_explanation, save_drawings, undrawn
     from ecokv_cli.studies.results import write_results
     from ecokv_cli.studies.typeset import write_typeset
 
@@ -103,10 +104,12 @@ def _write(
         },
         "results": methods.rows,
     }  # fmt: skip
+    drawings = draw_explanation(found, figures.width, figures.names["explain"])
+    for line in filter(None, [found.note, *undrawn("explain", figures.names["explain"], drawings)]):
+        screen.note(line)
     with fresh_folder(folder / "explain" / question.id, force=force) as unfinished:
         write_results(unfinished, found.tables, summary)
         write_typeset(unfinished, methods, methods.columns)
-        drawings = draw_explanation(found, figures.width, figures.names["explain"])
         save_drawings(unfinished / "figures", drawings, figures.formats)
     return summary
 
@@ -130,5 +133,3 @@ def _show(screen: Screen, found: Explanation) -> None:
     title = f"heads that lose most {what}, budget {heads.rows[0]['budget']}; attention is what there is to lose"
     shown = heads.columns[2:]
     screen.show(table(title, shown, [[row[c] for c in shown] for row in heads.rows[:SHOWN]], keys=2))
-    if found.note:
-        screen.note(found.note)

@@ -97,12 +97,12 @@ class RayEngine:
 
 
 def _room(nodes: list[dict[str, Any]], cpus: float, gpus: float) -> int:
-    """How many workers fit on the machines that are up, one by one."""
+    """How many workers fit on the machines that are up; one each if they take nothing."""
     count = 0
     for node in nodes:
         if node["Alive"]:
             have, need = node["Resources"], {"CPU": cpus, "GPU": gpus}
-            count += min(int(have.get(name, 0) / amount) for name, amount in need.items() if amount)
+            count += min((int(have.get(name, 0) / amount) for name, amount in need.items() if amount), default=1)
     return count
 
 
@@ -205,11 +205,9 @@ class RayWorkers:
 
     def _landed(self, reference: Any, actor: Any) -> tuple[Any, EcokvError | None, str]:
         """Value and error of a finished call, or how its worker was lost; the worker is made ready for the next."""
-        import ray
-
         try:
             value, error, notes = _fetched(reference)
-        except ray.exceptions.RayError as loss:
+        except _losses() as loss:
             self._call_in(actor)
             return None, None, f"its worker, {self._where[actor]}, was lost ({type(loss).__name__})"
         self._idle.append(actor)
@@ -222,12 +220,10 @@ class RayWorkers:
         self._arriving[actor.arrive.options(max_task_retries=TRIES - 1).remote()] = actor
 
     def _arrived(self, reference: Any) -> None:
-        import ray
-
         actor = self._arriving.pop(reference)
         try:
             where, error = _fetched(reference)
-        except ray.exceptions.RayError as loss:
+        except _losses() as loss:
             reason = type(loss).__name__
             self._tell.note(f"a worker was lost {TRIES} times while it was set up ({reason}); going on without it")
             return
@@ -246,3 +242,15 @@ def _fetched(reference: Any) -> Any:
         return ray.get(reference)
     except ray.exceptions.RayTaskError as error:
         raise error.cause from error
+
+
+def _losses() -> tuple[type[Exception], ...]:
+    """Errors of Ray that mean that a worker's process or machine is gone, or cannot be reached."""
+    from ray import exceptions
+
+    return (
+        exceptions.RayActorError,
+        exceptions.WorkerCrashedError,
+        exceptions.NodeDiedError,
+        exceptions.OutOfMemoryError,
+    )

@@ -46,7 +46,7 @@ def write_compare_report(
         f"{first} compared with {second}",
         sections,
         summary=[
-            f"First is {first}, second is {second}; differences are second minus first. They are taken per sample where "
+            f"First is {first}, second is {second}; differences are second minus first, taken per sample where "
             "both runs have the same samples, which removes what the samples have in common, and between the means "
             "otherwise."
         ],
@@ -63,7 +63,7 @@ def _view(table: Table, first: str, second: str) -> TableView:
     over = "all layers and " if "layer" in table.columns else ""
     caption = (
         f"Means over {over}the samples of {first} (first) and {second} (second), their difference, and low and high, "
-        "the ends of its 95 % bootstrap interval over samples. Where that leaves out 0 the runs differ by more than the "
+        "the ends of its 95 % bootstrap interval over samples. If that leaves out 0 the runs differ by more than the "
         "choice of samples explains; of many intervals one in twenty does so by chance. paired: the difference is "
         "taken per sample."
     )

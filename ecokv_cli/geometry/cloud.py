@@ -142,20 +142,14 @@ def _add_up(rows: torch.Tensor) -> _Raw:
 
 def _first_pass(rows: torch.Tensor) -> tuple[torch.Tensor, Centre, torch.Tensor]:
     """Lengths, centroid and, up to rounding, the mean unit vector, read together: reading is what takes the time."""
-    n, dim = rows.shape
-    norms = torch.empty(n, dtype=torch.float64)
-    reference = rows[n // 2]
-    sums, weight = torch.zeros(2, dim, dtype=torch.float64), 0.0
-    buffer = torch.empty(min(n, BLOCK), dim, dtype=rows.dtype)
-    for part in parts(n):
+    norms = torch.empty(len(rows), dtype=torch.float64)
+    reference = rows[len(rows) // 2]
+    near, direction = torch.zeros(2, rows.shape[1], dtype=torch.float64)
+    for part in parts(len(rows)):
         norms[part] = lengths(rows[part])
-        factors = inverse(norms[part])
-        from_reference = torch.sub(rows[part], reference, out=buffer[: len(factors)])
-        # A plain sum for the centroid and one by 1 / ||k_i|| for the direction.
-        sums += torch.stack([torch.ones_like(factors), factors]).to(rows.dtype) @ from_reference
-        weight += float(factors.sum())
-    near, turned = sums / n
-    return norms, Centre.around(reference, near), (turned + reference * (weight / n)).to(rows.dtype)
+        near += (rows[part] - reference).sum(0)
+        direction += inverse(norms[part]).to(rows.dtype) @ rows[part]
+    return norms, Centre.around(reference, near / len(rows)), (direction / len(rows)).to(rows.dtype)
 
 
 def _add_products(total: torch.Tensor, rows: torch.Tensor) -> None:

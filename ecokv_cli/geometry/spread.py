@@ -41,15 +41,6 @@ class Centre(NamedTuple):
         return torch.sub(rows, self.high, out=out).sub_(self.low)
 
 
-def centre_of(rows: torch.Tensor) -> Centre:
-    """Centroid ``c = mean k_i`` of the rows ``[N, D]`` (fp32 or fp64)."""
-    reference = rows[len(rows) // 2]
-    near = torch.zeros(rows.shape[1], dtype=torch.float64)
-    for part in parts(len(rows)):
-        near += (rows[part] - reference).sum(0)
-    return Centre.around(reference, near / len(rows))
-
-
 def centroid_distances(vectors: torch.Tensor) -> torch.Tensor:
     """Distance of every vector to the centroid of its head, ``d_i = ||k_i - c||``.
 
@@ -65,7 +56,14 @@ def centroid_distances(vectors: torch.Tensor) -> torch.Tensor:
         compare ranks or ratios across layers, not values. ``sqrt(mean d^2)`` (RMS) is the square root of the total
         variance.
     """
-    return torch.stack([distances_from(centre_of(head), head) for head in working(vectors)])
+    vectors = working(vectors)
+    found = vectors.new_empty(vectors.shape[:2])
+    centred = torch.empty_like(vectors[0])
+    for head, distances in zip(vectors, found, strict=True):
+        # Around one of the vectors first: the mean of what is left is accurate to the spread, not to the size.
+        torch.sub(head, head[len(head) // 2], out=centred)
+        torch.linalg.vector_norm(centred.sub_(centred.mean(0)), dim=-1, out=distances)
+    return found
 
 
 def distances_from(centre: Centre, rows: torch.Tensor) -> torch.Tensor:

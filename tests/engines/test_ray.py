@@ -1,9 +1,14 @@
 """The Ray engine on a cluster of its own on loopback: equal results, a killed worker, a lost machine."""
 
+import csv
+import importlib.util
+import json
 import os
 import signal
+import sys
 import threading
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -11,9 +16,12 @@ from ecokv_cli.engines.ray_engine import RayEngine
 from ecokv_cli.engines.workers import LocalWorkers, Tell
 from ecokv_cli.errors import DumpError, ModelError, UsageError
 
-pytest.importorskip("ray")
-# Ray leaves the log files of the processes it starts to the garbage collector.
-pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+pytestmark = [
+    # Ray is imported only once its environment is set.
+    pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed"),
+    # It leaves the log files of the processes that it starts to the garbage collector.
+    pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning"),
+]
 
 ENVIRONMENT = {
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # loopback, whatever the machine's own address
@@ -28,29 +36,31 @@ STORE = 80_000_000
 """Bytes of a machine's object store; little goes through it."""
 
 
+MACHINE = {"num_cpus": 1, "object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
+
+
 @pytest.fixture(scope="module")
-def head():
-    """A cluster of one machine with one CPU."""
+def cluster():
+    """A cluster of two machines with one CPU each."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
+        from ray import cloudpickle
         from ray.cluster_utils import Cluster
 
-        options = {"num_cpus": 1, "object_store_memory": STORE, "node_ip_address": "127.0.0.1"}
-        cluster = Cluster(initialize_head=True, head_node_args={**options, "include_dashboard": False})
-        yield cluster, options
-        cluster.shutdown()
+        cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
+        made = Cluster(initialize_head=True, head_node_args={**MACHINE, "include_dashboard": False})
+        made.add_node(**MACHINE)
+        made.wait_for_nodes()
+        yield made
+        made.shutdown()
 
 
-@pytest.fixture
-def cluster(head):
-    """The cluster with a second machine, which may be removed in the test."""
-    found, options = head
-    second = found.add_node(**options)
-    found.wait_for_nodes()
-    yield found
-    if second in found.worker_nodes:
-        found.remove_node(second)
+@pytest.fixture(scope="module")
+def source():
+    from ecokv_cli.models.source import ModelSource
+
+    return ModelSource(None, None, "cpu", "auto", "sdpa", trust_remote_code=False)
 
 
 def halved(context, item, tell):
@@ -128,49 +138,124 @@ def mortal(context, item, *, work, doomed, folder):
         return work(context, item)
 
 
-@pytest.mark.parametrize("loss", ["a killed process", "a removed machine"])
-def test_tables_are_the_same_when_a_worker_is_lost_in_mid_run(cluster, tmp_path, loss):
+@pytest.fixture(scope="module")
+def study(source, tmp_path_factory):
+    """Tasks with a model, the work, how it is stored, and what this process makes of them."""
     from ecokv_cli.eviction.spec import parse_methods
-    from ecokv_cli.models.source import ModelSource
     from ecokv_cli.studies.evaluate import EvaluateSettings, answer, arms_of
     from ecokv_cli.studies.parts import Parts, Task, tables_codec
     from ecokv_cli.studies.tasks import docqa
 
     settings = EvaluateSettings(arms_of(parse_methods(["full", "snapkv", "keydiff"], 8), [16]), steps=8)
     tasks = [Task(question.id, question.identity, question) for question in docqa(5)]
-    work, source = (
-        partial(answer, settings=settings),
-        ModelSource(None, None, "cpu", "auto", "sdpa", trust_remote_code=False),
-    )
+    work, codec = partial(answer, settings=settings), tables_codec(lambda tables: tables[0], lambda table: [table])
+    here = Parts(tmp_path_factory.mktemp("local"), {}, codec).gather(tasks, work, LocalWorkers(source))
+    return tasks, work, codec, timeless(here.results)
+
+
+def timeless(tables):
+    return [[without_times(row) for row in table.rows] for table in tables]
+
+
+@pytest.mark.parametrize("loss", ["a killed process", "a removed machine"])
+def test_tables_are_the_same_when_a_worker_is_lost_in_mid_run(cluster, source, study, tmp_path, loss):
+    from ecokv_cli.studies.parts import Parts
+
+    tasks, work, codec, expected = study
     (second,) = cluster.worker_nodes
     for name in ("begun", "never", "struck"):
         os.mkfifo(tmp_path / name)
     told = []
 
     def strike():
-        process, sample = (tmp_path / "begun").read_text().split()
-        told.extend([process, sample])
+        told.extend((tmp_path / "begun").read_text().split())
         if loss == "a killed process":
-            os.kill(int(process), signal.SIGKILL)
+            os.kill(int(told[0]), signal.SIGKILL)
         else:
             cluster.remove_node(second, allow_graceful=False)
         told.append(os.open(tmp_path / "struck", os.O_RDWR))
 
-    striking = threading.Thread(target=strike)
+    striking = threading.Thread(target=strike, daemon=True)
     striking.start()
-    notes, codec = [], tables_codec(lambda tables: tables[0], lambda table: [table])
+    notes = []
     doing = partial(mortal, work=work, doomed=second.node_id, folder=tmp_path)
     with RayEngine(cluster.address).workers(source, Tell(note=notes.append)) as workers:
-        far = Parts(tmp_path / "far", {}, codec).gather(tasks, doing, workers)
+        found = Parts(tmp_path / "parts", {}, codec).gather(tasks, doing, workers)
     striking.join()
     process, sample, descriptor = told
     os.close(descriptor)
-    near = Parts(tmp_path / "near", {}, codec).gather(tasks, work, LocalWorkers(source))
-    assert [timeless(table.rows) for table in far.results] == [timeless(table.rows) for table in near.results]
+    if second not in cluster.worker_nodes:
+        cluster.add_node(**MACHINE)
+    assert timeless(found.results) == expected
     assert len(notes) == 1
     assert notes[0].startswith(f"{sample}: its worker, process {process} on ")
     assert notes[0].endswith("it is done again")
 
 
-def timeless(rows):
-    return [{name: value for name, value in row.items() if not name.endswith("seconds")} for row in rows]
+@pytest.fixture
+def ecokv(tmp_path, monkeypatch, capsys):
+    """Run the command in this process and in an empty folder; returns what it said on stderr."""
+    from ecokv_cli.cli.main import app
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["ecokv", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as leaving:
+            app()
+        err = capsys.readouterr().err
+        assert not leaving.value.code, err
+        return err
+
+    return run
+
+
+def contents(folder):
+    """All bytes below a folder; of manifests the values without times and the command."""
+    found = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        name = path.relative_to(folder).as_posix()
+        if path.name == "manifest.json":
+            told = json.loads(path.read_text())
+            found[name] = {key: value for key, value in told.items() if key not in ("created", "seconds", "command")}
+        else:
+            found[name] = path.read_bytes()
+    return found
+
+
+def test_the_commands_write_the_same_with_either_engine_and_go_on_from_each_other(cluster, ecokv, tmp_path):
+    lines = [{"id": f"s{i}", "prompt": prompt, "answers": ["1"]} for i, prompt in enumerate(("the total", "the date"))]
+    Path("texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    ray = ("--engine", "ray", "--address", cluster.address, "--workers", "1")
+    dump = ("dump", "--manifest", "texts.jsonl", "--decode", "2", "--ignore-eos")
+    ecokv(*dump, "-o", "near")
+    ecokv(*dump, "-o", "far", "--limit", "1")
+    assert "1 of 2 already there" in ecokv(*dump, "-o", "far", *ray)
+    assert contents(tmp_path / "far" / "dump") == contents(tmp_path / "near" / "dump")
+    evaluate = (
+        "evaluate",
+        "--manifest",
+        "texts.jsonl",
+        "--method",
+        "snapkv",
+        "-b",
+        "8",
+        "-w",
+        "4",
+        "--figures",
+        "none",
+    )
+    ecokv(*evaluate, "-o", "near")
+    ecokv(*evaluate, "-o", "far", *ray)
+    folders = [tmp_path / name / "evaluation" for name in ("far", "near")]
+    assert (folders[0] / "accuracy.csv").read_bytes() == (folders[1] / "accuracy.csv").read_bytes()
+    far, near = (
+        list(map(without_times, csv.DictReader((f / "answers.csv").read_text().splitlines()))) for f in folders
+    )
+    assert far == near
+    assert len(far) == 2 * 2
+
+
+def without_times(row):
+    return {name: value for name, value in row.items() if not name.endswith("seconds")}

@@ -2,8 +2,9 @@
 
 import pytest
 
+from ecokv_cli.engines.ray_engine import RayEngine, _room
 from ecokv_cli.engines.workers import LocalEngine, LocalWorkers, Outcome, Tell
-from ecokv_cli.errors import DumpError, ModelError
+from ecokv_cli.errors import DumpError, ModelError, UsageError
 
 
 def halved(context, item, tell):
@@ -67,3 +68,22 @@ def test_an_outcome_gives_its_value_or_raises():
     assert Outcome("x", None, None).get() is None
     with pytest.raises(DumpError, match="odd"):
         Outcome("x", None, DumpError("odd")).get()
+
+
+def test_without_ray_the_extra_is_named(monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(UsageError, match=r"--engine ray: needs Ray; pip install 'ecokv-cli\[ray\]'"):
+        RayEngine().workers(list, Tell()).__enter__()
+
+
+def node(alive=True, **resources):
+    return {"Alive": alive, "Resources": resources}
+
+
+@pytest.mark.parametrize(("cpus", "gpus", "room"), [
+    (1, 0, 16 + 3 + 5), (2, 0, 8 + 1 + 2), (1, 1, 4 + 0 + 2), (5, 1, 3 + 0 + 1), (1, 0.5, 8 + 0 + 4), (0, 0, 3),
+    (0, 1, 4 + 2), (17, 0, 0),
+])  # fmt: skip
+def test_workers_fit_on_machines_one_by_one(cpus, gpus, room):
+    nodes = [node(CPU=16, GPU=4), node(CPU=3), node(CPU=5, GPU=2), node(alive=False, CPU=99, GPU=99)]
+    assert _room(nodes, cpus, gpus) == room

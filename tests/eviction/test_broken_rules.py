@@ -16,7 +16,7 @@ BREAKS = [
     ("attention", "div_(window if gqa == \"max\" else group * window)", "div_(window)", "snapkv"),
     ("attention", "if gqa == \"max\":\n            torch.maximum", "if gqa != \"max\":\n            torch.maximum", "snapkv"),
     ("attention", "return total.div_(len(queries) // len(keys))", "return total", "mmr"),
-    ("importance", "count_include_pad=True", "count_include_pad=False", "snapkv"),
+    ("importance", "F.pad(scores, (kernel // 2, kernel // 2))", "F.pad(scores, (kernel // 2, kernel // 2), value=1.0)", "snapkv"),
     ("importance", "max_pool1d(scores, kernel", "max_pool1d(scores * -1, kernel", "snapkv"),
     ("importance", "attention.mean(0).expand", "attention.amax(0).expand", "tova"),
     ("importance", "grouped.amax(1) if gqa", "grouped.amin(1) if gqa", "received"),
