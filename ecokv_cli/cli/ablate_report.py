@@ -81,7 +81,7 @@ def notes(found: dict[str, list[Scored]]) -> list[str]:
             if one.alike:
                 alike.setdefault((one.budget, len(one.reference), float(one.reference.mean())), []).append(name)
     return [
-        f"budget {budget}: all arms of {', '.join(experiments)} score alike on every sample (n = {n}, mean {mean:.3f}): "
+        f"budget {budget}: arms of {', '.join(experiments)} score alike on every sample (n = {n}, mean {mean:.3f}): "
         + ("what they vary makes no difference here" if 0 < mean < 1 else "try another budget, or harder samples")
         for (budget, n, mean), experiments in alike.items()
     ]

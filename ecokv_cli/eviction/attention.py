@@ -52,8 +52,8 @@ def window_attention(
             torch.maximum(total[heads], rows.sum(dim=2).amax(dim=1), out=total[heads])
         else:
             # A product with ones, which reads the rows faster than a sum over them.
-            rows = rows.flatten(1, 2)
-            total[heads] += torch.bmm(rows.new_ones(len(rows), 1, rows.shape[1]), rows)[:, 0]
+            flat = rows.flatten(1, 2)
+            total[heads] += torch.bmm(flat.new_ones(len(flat), 1, flat.shape[1]), flat)[:, 0]
     return total[:, :candidates].div_(window if gqa == "max" else group * window)
 
 

@@ -36,7 +36,7 @@ class Shard:
         UsageError
             If it is not of that form, or I is not within 0 to N - 1.
         """
-        found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text.strip())
+        found = re.fullmatch(r"([0-9]{1,9})/([1-9][0-9]{0,8})", text.strip())
         if not found:
             raise UsageError(f"--shard '{text}': write I/N, such as 0/8 for the first of eight")
         shard = cls(int(found[1]), int(found[2]))

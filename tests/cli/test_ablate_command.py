@@ -78,7 +78,7 @@ def test_the_2_x_2_is_decoded_drawn_and_told(ecokv, tmp_path, asked):
     assert {path.stem for path in (folder / "figures").glob("*.pdf")} == {"ablation_factorial", "ablation_averaging"}
     alike = {tuple(row["score"] for row in again if row["method"] == method)
              for method in ("snapkv+ecokv", "snapkv+ecokv[avg_domain=candidates]")}  # fmt: skip
-    assert ("all arms of averaging score alike on every sample (n = 3" in err) == (len(alike) == 1)
+    assert ("arms of averaging score alike on every sample (n = 3" in err) == (len(alike) == 1)
 
 
 def test_an_interrupted_ablation_goes_on_where_it_was(ecokv, tmp_path, asked):

@@ -81,7 +81,7 @@ class Host:
 
     @property
     def exact(self) -> Host:
-        """The same host, spending every slot of the nominal budget; another one where published rounding is asked for."""
+        """The same host, spending every slot of the nominal budget; another one where published rounding is asked."""
         return self
 
     def reserve(self, layer: Layer) -> int:  # noqa: ARG002
