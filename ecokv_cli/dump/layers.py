@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from ecokv_cli.dump.reader import Dump
-    from ecokv_cli.eviction.layer import Layer
 
 
 def choose_layers(text: str, dump: Dump) -> list[int]:
@@ -45,22 +43,6 @@ def choose_layers(text: str, dump: Dump) -> list[int]:
 def left_out(dump: Dump) -> str:
     """One line on the sliding-window layers that studies leave out; empty where there are none."""
     return f"{_described(dump.windows)}: left out" if dump.windows else ""
-
-
-def among_full(layer: Layer, dump: Dump) -> Layer:
-    """A layer as methods see it that spread a budget over layers: numbered among the full-attention ones alone.
-
-    Head scores, where it has some, are then those of the full-attention layers.
-    """
-    if not dump.windows:
-        return layer
-    full, scores = dump.full_layers, layer.head_scores
-    return replace(
-        layer,
-        index=full.index(layer.index),
-        layers=len(full),
-        head_scores=None if scores is None else scores[list(full)],
-    )
 
 
 def ranges(numbers: Iterable[int]) -> str:

@@ -68,6 +68,7 @@ class Dump:
             index=index,
             layers=self.manifest.model.layers,
             scaling=record.scaling,
+            full=self.full_layers if self.windows else None,
             **{name: working(tensor) for name, tensor in tensors.items()},
         ).require_finite()
 

@@ -49,6 +49,8 @@ class Layer:
         ``[H, N, D]`` keys before RoPE; None if not dumped.
     head_scores
         ``[L, H_q]`` visual-head scores of the model, the same for all its layers; None if no table was given.
+    full
+        Numbers of the full-attention layers, where the model has sliding windows too; None if it has none.
     """
 
     index: int
@@ -64,6 +66,12 @@ class Layer:
     received_attention: torch.Tensor | None = None
     prerope_keys: torch.Tensor | None = None
     head_scores: torch.Tensor | None = None
+    full: tuple[int, ...] | None = None
+
+    @property
+    def evicting(self) -> tuple[int, ...]:
+        """Numbers of the layers that a budget can be spread over: all, but for sliding windows."""
+        return tuple(range(self.layers)) if self.full is None else self.full
 
     @property
     def tokens(self) -> int:

@@ -248,6 +248,7 @@ class _Generation:
             index=index, layers=len(self.layers), keys=keys, values=values, window_queries=queries,
             scaling=record.scaling, decode_queries=none, decode_keys=keys[:, :0], decode_values=values[:, :0],
             window_mask=record.window_mask, received_attention=record.received, head_scores=self.head_scores,
+            full=tuple(i for i, each in enumerate(self.layers) if isinstance(each, EvictedLayer)),
         )  # fmt: skip
         selection = self.method.select(layer.require_finite(), self.budget)
         cached.cut(gathered(cached.keys, cached.values, selection))

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ecokv_cli.dump.layers import among_full
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
 from ecokv_cli.eviction.route import Route
 from ecokv_cli.eviction.spec import parse_method
@@ -187,12 +186,10 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
     oracle = parse_method("oracle")
     best = {budget: oracle.select(layer, budget) for budget in settings.budgets}
     chosen: dict[tuple[str, int], Selection] = {}
-    asked = among_full(layer, dump)
     for method in settings.methods:
-        rule = method.at(layer) if isinstance(method, Route) else method  # a route goes by the model's own numbers
-        scores = rule.scores(asked, max(settings.budgets))
+        scores = method.scores(layer, max(settings.budgets))
         for budget in settings.budgets:
-            selection = rule.select(asked, budget, scores)
+            selection = method.select(layer, budget, scores)
             chosen[method.name, budget] = selection
             _record(tally, selection, (method.name, budget), layer, settings)
             fidelity = held_out.judge(selection)

@@ -39,13 +39,17 @@ def layers_of(loaded: LoadedModel, captured: Captured, settings: EvaluateSetting
     NonFiniteError
         If a tensor holds NaN or infinity.
     """
-    for index in range(loaded.info.layers):
-        if index in captured.sliding:
-            continue
+    full = tuple(index for index in range(loaded.info.layers) if index not in captured.sliding)
+    for index in full:
         tensors, scaling = captured.layer(index)
         parts = {name: working(tensor) for name, tensor in tensors.items()}
         yield Layer(
-            index=index, layers=loaded.info.layers, scaling=scaling, head_scores=settings.head_scores, **parts
+            index=index,
+            layers=loaded.info.layers,
+            scaling=scaling,
+            head_scores=settings.head_scores,
+            full=full,
+            **parts,
         ).require_finite()
 
 

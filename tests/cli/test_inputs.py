@@ -1,6 +1,7 @@
 """What people really hand in beside images, and where it goes: prompts, paths, streams."""
 
 import csv
+import io
 import json
 import os
 import subprocess
@@ -40,12 +41,11 @@ def test_a_blank_prompt_goes_with_an_image_and_is_said(ecokv, tmp_path, prompt):
     assert ecokv("dump", "-p", prompt)[0] == 2
 
 
-def test_prompts_from_standard_input_and_files(ecokv_process, tmp_path):
+def test_prompts_from_standard_input_and_files(ecokv, tmp_path, monkeypatch):
     (tmp_path / "Größe der Frage.txt").write_bytes(b"\xef\xbb\xbfwhat is\r\nthe total?\r\n")
-    done = ecokv_process("dump", "-p", "@Größe der Frage.txt", *SHORT, "-o", "file")
-    assert done.returncode == 0, done.stderr
-    done = ecokv_process("dump", "-p", "-", *SHORT, "-o", "stdin", stdin=b"what is\nthe total?\n")
-    assert done.returncode == 0, done.stderr
+    assert ecokv("dump", "-p", "@Größe der Frage.txt", *SHORT, "-o", "file")[0] == 0
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"what is\nthe total?\n")))
+    assert ecokv("dump", "-p", "-", *SHORT, "-o", "stdin")[0] == 0
     assert manifest(tmp_path / "file").prompt == manifest(tmp_path / "stdin").prompt == "what is\nthe total?"
 
 
@@ -174,11 +174,13 @@ def test_a_reader_that_goes_away(run_folder):
     assert (process.returncode, err) == (0, b"")
 
 
-def test_colours_only_where_they_are_asked_for(ecokv_process):
-    for environment in ({}, {"NO_COLOR": "1"}, {"TERM": "dumb"}):
-        done = ecokv_process("dump", "-p", "the total", "-o", "r", "--force", "-v", **environment)
-        assert done.returncode == 0, done.stderr
-        assert b"\x1b" not in done.stdout + done.stderr
+@pytest.mark.parametrize("environment", [{}, {"NO_COLOR": "1"}, {"TERM": "dumb"}])
+def test_no_colours_where_nobody_sees_them(ecokv, monkeypatch, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    status, out, err = ecokv("dump", "-p", "the total", *SHORT, "-o", "r", "-v")
+    assert status == 0
+    assert "\x1b" not in out + err
 
 
 # --- errors that were not foreseen

@@ -25,7 +25,8 @@ def dump(number=0):
     found = memory_dump(f"s{number}", seed=10 * number, prompt=str(number), layers=LAYERS)
     for index in SLIDING:
         found.made[index].keys.fill_(torch.nan)
-    return replace(found, manifest=replace(found.manifest, layers=tuple(records)))
+    made = tuple(replace(layer, full=FULL) for layer in found.made)  # as a dump on the disk gives them
+    return replace(found, made=made, manifest=replace(found.manifest, layers=tuple(records)))
 
 
 def ledger(spec, budget, scores=None):

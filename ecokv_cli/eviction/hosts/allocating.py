@@ -71,8 +71,8 @@ class PyramidKV(Allocating):
         from ecokv_cli.eviction.allocation import pyramid_counts
 
         layer = asked.layer
-        schedule = pyramid_counts(layer.layers, budget, keep, layer.tokens, self.beta, self.compat)
-        return schedule[layer.index].expand(len(scores)).to(scores.device)
+        schedule = pyramid_counts(len(layer.evicting), budget, keep, layer.tokens, self.beta, self.compat)
+        return schedule[layer.evicting.index(layer.index)].expand(len(scores)).to(scores.device)
 
 
 @dataclass(frozen=True)
@@ -172,9 +172,9 @@ class SparseMM(Allocating):
         from ecokv_cli.eviction.allocation import sparse_counts
 
         layer = asked.layer
-        table = layer.require("head_scores", "sparsemm")
+        table = layer.require("head_scores", "sparsemm")[list(layer.evicting)]
         counts = sparse_counts(table, layer.kv_heads, budget, keep, layer.tokens, self.floor, self.compat)
-        return counts[layer.index].to(scores.device)
+        return counts[layer.evicting.index(layer.index)].to(scores.device)
 
 
 def _require_share(name: str, floor: float) -> None:
