@@ -41,7 +41,7 @@ def analyze(
     layers: str = "all",
     heads: str = "all",
     booster: str = "snapkv+ecokv",
-    pairs: int = 100_000,
+    pairs: int = 20_000,
     seed: int = 0,
     pca: Sequence[tuple[int, int]] = (),
 ) -> dict[str, Table]:
@@ -70,15 +70,7 @@ def analyze(
     EcokvError
         One line, as on the command line.
     """
-    first = _first(samples)
-    settings = AnalyzeSettings(
-        tuple(choose_layers(layers, first)),
-        tuple(parse_range(heads, first.manifest.model.kv_heads, "heads")),
-        parse_single(booster),
-        pairs,
-        seed,
-        tuple(pca),
-    )
+    settings = AnalyzeSettings(*_chosen(samples, layers, heads), parse_single(booster), pairs, seed, tuple(pca))
     return {table.name: table for table in _analyze(samples, settings).tables}
 
 
@@ -114,16 +106,9 @@ def evict(
     EcokvError
         One line, as on the command line.
     """
-    first = _first(samples)
-    chosen = choose_layers(layers, first)
-    chosen_heads = parse_range(heads, first.manifest.model.kv_heads, "heads")
-    settings = EvictSettings(
-        tuple(parse_methods(methods, window)),
-        tuple(budgets),
-        tuple(chosen),
-        tuple(chosen_heads),
-        (chosen[0], chosen_heads[0]),
-    )
+    chosen, chosen_heads = _chosen(samples, layers, heads)
+    rules = tuple(parse_methods(methods, window))
+    settings = EvictSettings(rules, tuple(budgets), chosen, chosen_heads, (chosen[0], chosen_heads[0]))
     return {table.name: table for table in _evict(samples, settings).tables}
 
 
@@ -142,7 +127,9 @@ def frame(table: Table) -> pd.DataFrame:
     return pd.DataFrame(table.rows, columns=list(table.columns))
 
 
-def _first(samples: Sequence[Dump]) -> Dump:
+def _chosen(samples: Sequence[Dump], layers: str, heads: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Numbers of layers and heads, as written for the first sample."""
     if not samples:
         raise UsageError("no samples given; open_run(FOLDER).samples() lists those of a run")
-    return samples[0]
+    first = samples[0]
+    return tuple(choose_layers(layers, first)), tuple(parse_range(heads, first.manifest.model.kv_heads, "heads"))

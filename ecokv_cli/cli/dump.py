@@ -39,35 +39,17 @@ ecokv dump --manifest samples.jsonl -o my-run  many samples; the same again goes
 """
 
 
-@dataclass(frozen=True)
-class ModelChoice:
-    """Which model, how to load it, and how it renders prompts."""
-
-    source: str | None
-    revision: str | None
-    device: str
-    dtype: str
-    attention: str
-    trust_remote_code: bool
-    device_map: str | None = None
-    template: ChatTemplate | None = None
-    system: str | None = None
-
-    def recipe(self) -> ModelSource:
-        """What loads the model, wherever it is called."""
-        from ecokv_cli.models.source import ModelSource
-
-        return ModelSource(**vars(self))
-
-    def load(self, screen: Screen, progress: Callable[[str, int, int], None]) -> tuple[LoadedModel, float]:
-        """The model, and how many seconds it took."""
-        progress("load model", 0, 1)
-        began = time.monotonic()
-        loaded = self.recipe()()
-        progress("load model", 1, 1)
-        seconds = time.monotonic() - began
-        screen.detail(f"{loaded.info.id} loaded in {seconds:.1f} s on {loaded.model.device}")
-        return loaded, seconds
+def load_timed(
+    screen: Screen, recipe: ModelSource, progress: Callable[[str, int, int], None]
+) -> tuple[LoadedModel, float]:
+    """The model, and how many seconds it took."""
+    progress("load model", 0, 1)
+    began = time.monotonic()
+    loaded = recipe()
+    progress("load model", 1, 1)
+    seconds = time.monotonic() - began
+    screen.detail(f"{loaded.info.id} loaded in {seconds:.1f} s on {loaded.model.device}")
+    return loaded, seconds
 
 
 @dataclass(frozen=True)
@@ -128,7 +110,7 @@ def dump_step(
     screen: Screen,
     run: Run,
     sample: Sample,
-    choice: ModelChoice,
+    recipe: ModelSource,
     settings: DumpSettings,
     *,
     pictures: ImageChoice,
@@ -145,7 +127,7 @@ def dump_step(
     if is_blank(sample.prompt):
         screen.note("the prompt is blank: the model sees the image and its chat template alone")
     with screen.progress() as progress:
-        loaded, seconds = choice.load(screen, progress)
+        loaded, seconds = load_timed(screen, recipe, progress)
         from ecokv_cli.models.dumping import write_dump
 
         manifest = write_dump(
@@ -230,11 +212,12 @@ def command(
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.models.source import ModelSource
     from ecokv_cli.sample.sources import check_stdin_read_once
 
     check_stdin_read_once(s for s in (*(images or ()), prompt, manifest, system, chat_template) if s is not None)
     template, message = choose_template(chat_template, system, plain=no_chat_template)
-    choice = ModelChoice(
+    recipe = ModelSource(
         model, revision, device, dtype, attn_implementation, trust_remote_code, device_map, template, message
     )
     settings = DumpSettings(
@@ -258,7 +241,7 @@ def command(
 
         machines = choose_engine(engine, address, workers, num_cpus_per_worker, num_gpus_per_worker)
         many_step(
-            screen, manifest, choice.recipe(), settings, machines,
+            screen, manifest, recipe, settings, machines,
             output=output, limit=limit, keep_going=keep_going, force=force,
             share=choose_share(shard, [output] if output else None, "dump"),
         )  # fmt: skip
@@ -273,5 +256,5 @@ def command(
     sample = choose_sample(images or (), prompt)
     run = run_for(output, sample)
     pictures = ImageChoice(min_pixels, max_pixels, frame)
-    summary = dump_step(screen, run, sample, choice, settings, pictures=pictures, force=force)
+    summary = dump_step(screen, run, sample, recipe, settings, pictures=pictures, force=force)
     screen.finish(summary, "next: ecokv analyze, ecokv evict")

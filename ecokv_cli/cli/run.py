@@ -6,7 +6,7 @@ from ecokv_cli.cli import options as o
 from ecokv_cli.cli.analyze import analyze_step
 from ecokv_cli.cli.common import FigureChoice
 from ecokv_cli.cli.console import Screen, guarded
-from ecokv_cli.cli.dump import ImageChoice, ModelChoice, choose_sample, choose_template, dump_step, run_for
+from ecokv_cli.cli.dump import ImageChoice, choose_sample, choose_template, dump_step, run_for
 from ecokv_cli.cli.evict import evict_step, parse_budgets
 
 EXAMPLES = """Examples:
@@ -60,12 +60,13 @@ def command(
     figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis", "eviction"))
     parse_budgets(budget or ())
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.models.source import ModelSource
     from ecokv_cli.sample.sources import check_stdin_read_once
 
     check_stdin_read_once(s for s in (*(images or ()), prompt, system, chat_template) if s is not None)
     template, message = choose_template(chat_template, system, plain=no_chat_template)
     sample = choose_sample(images or (), prompt)
-    choice = ModelChoice(
+    recipe = ModelSource(
         model, revision, device, dtype, attn_implementation, trust_remote_code, device_map, template, message
     )
     settings = DumpSettings(
@@ -74,7 +75,7 @@ def command(
     )  # fmt: skip
     run = run_for(output, sample)
     pictures = ImageChoice(min_pixels, max_pixels, frame)
-    dumped = dump_step(screen, run, sample, choice, settings, pictures=pictures, force=force)
+    dumped = dump_step(screen, run, sample, recipe, settings, pictures=pictures, force=force)
     samples = run.samples()
     analysis = analyze_step(
         screen, run, samples, figures, layers=layers, heads=heads,

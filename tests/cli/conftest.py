@@ -55,14 +55,15 @@ def ecokv_process(tmp_path):
 def dumped(tmp_path_factory):
     """A run folder with a dump of the shipped sample by the shipped model."""
     from ecokv_cli.cli.console import Screen
-    from ecokv_cli.cli.dump import ImageChoice, ModelChoice, choose_sample, dump_step
+    from ecokv_cli.cli.dump import ImageChoice, choose_sample, dump_step
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.models.settings import DumpSettings
+    from ecokv_cli.models.source import ModelSource
 
     run = Run(tmp_path_factory.mktemp("dumped") / "run")
     screen = Screen(quiet=True, verbose=False, as_json=True)
-    choice = ModelChoice(None, None, "cpu", "auto", "sdpa", trust_remote_code=False)
-    dump_step(screen, run, choose_sample((), None), choice, DumpSettings(), pictures=ImageChoice(), force=False)
+    recipe = ModelSource(None, None, "cpu", "auto", "sdpa", trust_remote_code=False)
+    dump_step(screen, run, choose_sample((), None), recipe, DumpSettings(), pictures=ImageChoice(), force=False)
     return run.folder
 
 
