@@ -139,7 +139,7 @@ class Method:
         final = self.booster.mix(host, layer).score if self.booster else host
         if self.host.shared and self.booster:
             final = final.mean(dim=0).expand(layer.kv_heads, -1)
-        require_finite_scores(final, self.name, layer.index)
+        require_finite_scores(final, self, layer.index)
         return Scores(host, final)
 
     def select(self, layer: Layer, budget: int, scores: Scores | None = None) -> Selection:

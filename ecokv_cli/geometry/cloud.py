@@ -7,14 +7,11 @@ from typing import NamedTuple
 
 import torch
 
-from ecokv_cli.geometry.similarity import BLOCK, inverse, lengths, parts, scaled, working
+from ecokv_cli.geometry.similarity import inverse, lengths, parts, room, scaled, working
 from ecokv_cli.geometry.spread import Centre
 
 _LARGEST = 1e15
 """Longer vectors are surveyed in fp64: fp32 could not hold their squares."""
-
-_STRIP = 32
-"""Rows of a symmetric product that are computed at a time; narrower ones would slow the product down."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +61,7 @@ def survey(vectors: torch.Tensor) -> Cloud:
         cosine_std^2 = (that sum - (N - z)(1 - s)^2 - z s^2) / (N (N - 1)) - (cosine_mean - s)^2
 
     Everything comes from lengths of centred vectors, so it stays accurate where all cosines are close to 1 and for
-    a tight cluster far from the origin. Vectors are read in blocks of `BLOCK` rows, so memory does not grow with N
+    a tight cluster far from the origin. Vectors are read in blocks, so memory does not grow with N
     beyond the three ``[H, N]`` results; matrix products are fp32, sums over blocks fp64.
 
     Parameters
@@ -77,14 +74,15 @@ def survey(vectors: torch.Tensor) -> Cloud:
     Cloud
         Equal to brute force over all pairs and positions.
     """
-    n = vectors.shape[1]
-    raw = _Raw(*(torch.stack(column) for column in zip(*map(_add_up, working(vectors)), strict=True)))
+    rows = working(vectors)
+    n = rows.shape[1]
+    raw = _add_up(rows)
     zero = (raw.lengths == 0).sum(1, dtype=torch.float64)
     squares = raw.spread.square()
     total = (squares.sum(1) - n * raw.shift.square().sum(1)).clamp_min(0)
     s = (n - zero - total) / n
     above = ((raw.lengths > 0).double() - s[:, None] - squares) / 2
-    unit_scatter = _symmetric(raw.unit_scatter) - n * raw.shift[:, :, None] * raw.shift[:, None]
+    unit_scatter = raw.unit_scatter - n * raw.shift[:, :, None] * raw.shift[:, None]
     mean, std = _cosine_moments(n, zero, total, 2 * n * above.square().sum(1) + unit_scatter.square().sum((1, 2)))
     return Cloud(
         lengths=raw.lengths,
@@ -92,7 +90,7 @@ def survey(vectors: torch.Tensor) -> Cloud:
         alignment=above + s[:, None],
         centroid=raw.centroid,
         direction=raw.rough + raw.shift,
-        covariance=_symmetric(raw.scatter) / n,
+        covariance=raw.scatter / n,
         cosine_mean=mean,
         cosine_std=std,
         zero=zero.long(),
@@ -100,10 +98,10 @@ def survey(vectors: torch.Tensor) -> Cloud:
 
 
 class _Raw(NamedTuple):
-    """Sums over the vectors of a head, fp64: `rough` is nearly the mean unit vector and `shift` what it lacks.
+    """Sums over the vectors of each head, fp64: `rough` is nearly the mean unit vector and `shift` what it lacks.
 
     `spread` holds the lengths of the unit vectors minus `rough`, and the two scatters sum the outer products of the
-    centred vectors, and of these, on and above the diagonal.
+    centred vectors, and of these.
     """
 
     lengths: torch.Tensor
@@ -117,51 +115,44 @@ class _Raw(NamedTuple):
 
 
 def _add_up(rows: torch.Tensor) -> _Raw:
-    n, dim = rows.shape
-    norms, centre, rough = _first_pass(rows)
+    heads, n, dim = rows.shape
+    # Memory that is new costs more than the work in it: all blocks are worked on in the same.
+    buffer = room(rows)
+    norms, centre, rough = _first_pass(rows, buffer)
     if rows.dtype != torch.float64 and float(norms.amax()) > _LARGEST:
         return _add_up(rows.double())
     factors = inverse(norms)
-    distances, spread = torch.empty(2, n, dtype=rows.dtype)
-    scatter, unit_scatter = torch.zeros(2, dim, dim, dtype=torch.float64)
-    shift = torch.zeros(dim, dtype=torch.float64)
-    buffer = torch.empty(min(n, BLOCK), dim, dtype=rows.dtype)
-    for part in parts(n):
-        block = rows[part]
-        centred = centre.subtract(block, out=buffer[: len(block)])
-        torch.linalg.vector_norm(centred, dim=-1, out=distances[part])
-        _add_products(scatter, centred)
-        turned = scaled(block, factors[part], out=buffer[: len(block)]).sub_(rough)
-        torch.linalg.vector_norm(turned, dim=-1, out=spread[part])
-        _add_products(unit_scatter, turned)
-        shift += turned.sum(0)
+    distances, spread = rows.new_empty(2, heads, n)
+    scatter, unit_scatter = torch.zeros(2, heads, dim, dim, dtype=torch.float64)
+    shift = torch.zeros(heads, dim, dtype=torch.float64)
+    for part in parts(rows):
+        block = rows[:, part]
+        work = buffer[:, : block.shape[1]]
+        centred = centre.subtract(block, out=work)
+        distances[:, part] = torch.linalg.vector_norm(centred, dim=-1)
+        scatter += centred.mT @ centred
+        turned = scaled(block, factors[:, part], out=work).sub_(rough)
+        spread[:, part] = torch.linalg.vector_norm(turned, dim=-1)
+        unit_scatter += turned.mT @ turned
+        shift += turned.sum(1)
     return _Raw(
-        norms, distances.double(), spread.double(), centre.exact, rough.double(), shift / n, scatter, unit_scatter
-    )
+        norms, distances.double(), spread.double(), centre.exact[:, 0], rough[:, 0].double(), shift / n, scatter,
+        unit_scatter,
+    )  # fmt: skip
 
 
-def _first_pass(rows: torch.Tensor) -> tuple[torch.Tensor, Centre, torch.Tensor]:
+def _first_pass(rows: torch.Tensor, buffer: torch.Tensor) -> tuple[torch.Tensor, Centre, torch.Tensor]:
     """Lengths, centroid and, up to rounding, the mean unit vector, read together: reading is what takes the time."""
-    norms = torch.empty(len(rows), dtype=torch.float64)
-    reference = rows[len(rows) // 2]
-    near, direction = torch.zeros(2, rows.shape[1], dtype=torch.float64)
-    for part in parts(len(rows)):
-        norms[part] = lengths(rows[part])
-        near += (rows[part] - reference).sum(0)
-        direction += inverse(norms[part]).to(rows.dtype) @ rows[part]
-    return norms, Centre.around(reference, near / len(rows)), (direction / len(rows)).to(rows.dtype)
-
-
-def _add_products(total: torch.Tensor, rows: torch.Tensor) -> None:
-    """Add ``rows^T rows``; it is symmetric, so of each strip only what starts at the diagonal."""
-    for start in range(0, len(total), _STRIP):
-        strip = slice(start, start + _STRIP)
-        total[strip, start:] += rows[:, strip].T @ rows[:, start:]
-
-
-def _symmetric(upper: torch.Tensor) -> torch.Tensor:
-    """Square matrices from what is on and above their diagonals."""
-    return upper.triu() + upper.triu(1).transpose(1, 2)
+    heads, n, dim = rows.shape
+    norms = torch.empty(heads, n, dtype=torch.float64)
+    reference = rows[:, n // 2, None]
+    near, direction = torch.zeros(2, heads, 1, dim, dtype=torch.float64)
+    for part in parts(rows):
+        block = rows[:, part]
+        norms[:, part] = lengths(block)
+        near += torch.sub(block, reference, out=buffer[:, : block.shape[1]]).sum(1, keepdim=True)
+        direction += inverse(norms[:, None, part]).to(rows.dtype) @ block
+    return norms, Centre.around(reference, near / n), (direction / n).to(rows.dtype)
 
 
 def _cosine_moments(

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BLOCK = 4096
-"""Rows that are worked on at a time: many enough that calls cost little, few enough to stay in the cache."""
+"""Vectors of all heads that are worked on at a time: enough that calls cost little, few enough to stay in the cache."""
 
 _SMALLEST, _LARGEST = 1e-15, 1e15
 """Lengths whose squares fp32 can hold and sum."""
@@ -25,9 +25,16 @@ def working(tensor: torch.Tensor) -> torch.Tensor:
     return tensor if tensor.dtype == torch.float64 else tensor.float()
 
 
-def parts(n: int) -> Iterator[slice]:
-    """Consecutive slices of at most `BLOCK` rows that cover n rows."""
-    return (slice(start, min(start + BLOCK, n)) for start in range(0, n, BLOCK))
+def parts(vectors: torch.Tensor) -> Iterator[slice]:
+    """Consecutive slices of positions that cover ``[H, N, D]``, each of at most `BLOCK` vectors over all heads."""
+    heads, n = vectors.shape[:2]
+    step = max(BLOCK // heads, 1)
+    return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+
+def room(vectors: torch.Tensor) -> torch.Tensor:
+    """Uninitialised memory for the largest of the `parts`."""
+    return torch.empty_like(vectors[:, next(parts(vectors))], memory_format=torch.contiguous_format)
 
 
 def lengths(vectors: torch.Tensor) -> torch.Tensor:

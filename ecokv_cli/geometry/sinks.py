@@ -120,8 +120,8 @@ def without(cloud: Cloud, vectors: torch.Tensor, positions: torch.Tensor) -> Tri
     shift = -removed.sum(1) / left
     scatter = n * cloud.covariance - removed.transpose(1, 2) @ removed - left * shift[:, :, None] * shift[:, None]
     centroid = cloud.centroid + shift
-    distances = [distances_from(Centre.split(c, rows.dtype), head) for c, head in zip(centroid, rows, strict=True)]
-    mean = torch.stack(distances)[:, kept].mean(1, dtype=torch.float64)
+    distances = distances_from(Centre.split(centroid[:, None], rows.dtype), rows)
+    mean = distances[:, kept].mean(1, dtype=torch.float64)
     return Trimmed(mean_cosine_without(cloud, rows, positions), mean, participation_ratio(scatter))
 
 

@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 import torch
 
-from ecokv_cli.geometry.similarity import parts, working
+from ecokv_cli.geometry.similarity import parts, room, working
 
 
 class Centre(NamedTuple):
-    """A centroid as the sum of two vectors ``[D]`` in working precision, the second one of rounding size.
+    """The centroid of each head as the sum of two vectors, ``[H, 1, D]`` each, the second one of rounding size.
 
     Subtracting one after the other keeps the shape of a tight cluster far from the origin: with keys at 50 and a
     spread of 1e-3 the rounding of a single fp32 centroid is 0.4 % of the spread, and the expanded form
@@ -66,9 +66,11 @@ def centroid_distances(vectors: torch.Tensor) -> torch.Tensor:
     return found
 
 
-def distances_from(centre: Centre, rows: torch.Tensor) -> torch.Tensor:
-    """Distance of every row ``[N, D]`` to `centre`, ``[N]``."""
-    found = torch.empty(len(rows), dtype=rows.dtype)
-    for part in parts(len(rows)):
-        torch.linalg.vector_norm(centre.subtract(rows[part]), dim=-1, out=found[part])
+def distances_from(centre: Centre, vectors: torch.Tensor) -> torch.Tensor:
+    """Distance of every vector ``[H, N, D]`` to the centre of its head, ``[H, N]``."""
+    found = vectors.new_empty(vectors.shape[:2])
+    buffer = room(vectors)
+    for part in parts(vectors):
+        block = vectors[:, part]
+        found[:, part] = torch.linalg.vector_norm(centre.subtract(block, buffer[:, : block.shape[1]]), dim=-1)
     return found

@@ -1,11 +1,10 @@
 import pytest
 
-from ecokv_cli.geometry import cloud, cosines, similarity
+from ecokv_cli.geometry import cosines, similarity
 
 
 @pytest.fixture(params=[5, 4096], ids=["many blocks", "one block"])
 def _blocks(request, monkeypatch):
     """Work on few rows at a time, so that small inputs run over several blocks, and as usual."""
-    for module in (similarity, cloud):
-        monkeypatch.setattr(module, "BLOCK", request.param)
+    monkeypatch.setattr(similarity, "BLOCK", request.param)
     monkeypatch.setattr(cosines, "_TILE", request.param)
