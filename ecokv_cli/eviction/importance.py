@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
-from ecokv_cli.eviction.attention import window_attention
-
 if TYPE_CHECKING:
     from ecokv_cli.eviction.layer import Layer
 
@@ -39,19 +37,6 @@ def pool(scores: torch.Tensor, kernel: int, mode: str) -> torch.Tensor:
     return F.pad(scores, (kernel // 2, kernel // 2)).unfold(-1, kernel, 1).mean(dim=-1)
 
 
-def last_queries(layer: Layer, window: int) -> torch.Tensor:
-    """Queries of the last `window` prompt positions, ``[H_q, window, D]``."""
-    return layer.window_queries[:, layer.window_queries.shape[1] - window :]
-
-
-def last_seen(layer: Layer, window: int) -> torch.Tensor | None:
-    """Which of the last `window` positions sees which, ``[window, window]``; None where no later one is seen."""
-    if layer.window_mask is None:
-        return None
-    first = len(layer.window_mask) - window
-    return layer.window_mask[first:, first:]
-
-
 def snapkv_importance(
     layer: Layer, *, window: int, candidates: int, kernel: int = 5, pooling: str = "avg", gqa: str = "mean"
 ) -> torch.Tensor:
@@ -78,9 +63,7 @@ def snapkv_importance(
     SnapKV, arXiv 2404.14469. The original sums over the window and repeats keys per query head; the mean has the
     same ranking, and selection here is per KV head.
     """
-    queries, seen = last_queries(layer, window), last_seen(layer, window)
-    attention = window_attention(queries, layer.keys, layer.scaling, candidates=candidates, gqa=gqa, seen=seen)
-    return pool(attention, kernel, pooling)
+    return pool(layer.attention(window, gqa)[:, :candidates], kernel, pooling)
 
 
 def tova_importance(layer: Layer, *, window: int, candidates: int) -> torch.Tensor:
@@ -104,9 +87,7 @@ def tova_importance(layer: Layer, *, window: int, candidates: int) -> torch.Tens
     -----
     TOVA, arXiv 2401.06104.
     """
-    queries, seen = last_queries(layer, window), last_seen(layer, window)
-    attention = window_attention(queries, layer.keys, layer.scaling, candidates=candidates, seen=seen)
-    return attention.mean(0).expand(layer.kv_heads, -1)
+    return layer.attention(window)[:, :candidates].mean(0).expand(layer.kv_heads, -1)
 
 
 def received_importance(

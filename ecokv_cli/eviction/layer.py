@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from ecokv_cli.errors import DumpError, NonFiniteError
-from ecokv_cli.eviction.attention import held_out_logits
+from ecokv_cli.eviction.attention import held_out_logits, window_attention
 from ecokv_cli.eviction.directions import Directions, directions_of
 from ecokv_cli.geometry.spread import centroid_distances
 
@@ -92,6 +92,33 @@ class Layer:
     def key_distances(self) -> torch.Tensor:
         """Distances to the centroid of all N keys ``[H, N]``, computed once for all methods."""
         return centroid_distances(self.keys)
+
+    def last_queries(self, window: int) -> torch.Tensor:
+        """Queries of the last `window` prompt positions, ``[H_q, window, D]``."""
+        return self.window_queries[:, self.window_queries.shape[1] - window :]
+
+    def last_seen(self, window: int) -> torch.Tensor | None:
+        """Which of the last `window` positions sees which, ``[window, window]``; None where no later one is seen."""
+        if self.window_mask is None:
+            return None
+        first = len(self.window_mask) - window
+        return self.window_mask[first:, first:]
+
+    def attention(self, window: int, gqa: str = "mean") -> torch.Tensor:
+        """Mean attention from the last `window` queries ``[H, N]``, computed once for all methods. Not to be changed.
+
+        See `window_attention`, also for `gqa`.
+        """
+        if (window, gqa) not in self._attention:
+            self._attention[window, gqa] = window_attention(
+                self.last_queries(window), self.keys, self.scaling,
+                candidates=self.tokens, gqa=gqa, seen=self.last_seen(window),
+            )  # fmt: skip
+        return self._attention[window, gqa]
+
+    @cached_property
+    def _attention(self) -> dict[tuple[int, str], torch.Tensor]:
+        return {}
 
     @cached_property
     def held_out_logits(self) -> torch.Tensor:

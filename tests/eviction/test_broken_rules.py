@@ -18,7 +18,7 @@ BREAKS = [
     ("attention", "return total.div_(len(queries) // len(keys))", "return total", "mmr"),
     ("importance", "F.pad(scores, (kernel // 2, kernel // 2))", "F.pad(scores, (kernel // 2, kernel // 2), value=1.0)", "snapkv"),
     ("importance", "max_pool1d(scores, kernel", "max_pool1d(scores * -1, kernel", "snapkv"),
-    ("importance", "attention.mean(0).expand", "attention.amax(0).expand", "tova"),
+    ("importance", ".mean(0).expand", ".amax(0).expand", "tova"),
     ("importance", "grouped.amax(1) if gqa", "grouped.amin(1) if gqa", "received"),
     ("importance", "torch.arange(layer.tokens, 0, -1", "torch.arange(layer.tokens + 1, 1, -1", "received"),
     ("importance", ".softmax(dim=-1)[..., :candidates].mean(dim=1)", ".softmax(dim=-1)[..., :candidates].amax(dim=1)", "oracle"),

@@ -121,8 +121,8 @@ class Retentive(Host):
 def _window_rows(asked: Candidates) -> torch.Tensor:
     """Attention of every window row on every candidate."""
     from ecokv_cli.eviction.attention import window_rows
-    from ecokv_cli.eviction.importance import last_queries, last_seen
 
     layer, window = asked.layer, asked.window
-    queries, seen = last_queries(layer, window), last_seen(layer, window)
-    return window_rows(queries, layer.keys, layer.scaling, candidates=asked.count, seen=seen)
+    return window_rows(
+        layer.last_queries(window), layer.keys, layer.scaling, candidates=asked.count, seen=layer.last_seen(window)
+    )

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ecokv_cli.eviction.attention import window_attention
 from ecokv_cli.eviction.directions import Directions
-from ecokv_cli.eviction.importance import last_seen
 from ecokv_cli.geometry.cloud import Cloud, survey
 from ecokv_cli.geometry.cosines import CosineHistogram, cosine_histogram
 from ecokv_cli.geometry.sinks import Sinks, find_sinks
@@ -66,15 +64,8 @@ class Measured:
     @cached_property
     def attention(self) -> torch.Tensor:
         """Mean attention from the method's observation window, ``[H, N - W]``: window positions left out."""
-        queries = self.layer.window_queries
-        window = min(self.settings.method.obs_window, queries.shape[1])
-        return window_attention(
-            queries[:, queries.shape[1] - window :],
-            self.layer.keys,
-            self.layer.scaling,
-            candidates=self.layer.tokens - window,
-            seen=last_seen(self.layer, window),
-        )
+        window = min(self.settings.method.obs_window, self.layer.window_queries.shape[1])
+        return self.informed.attention(window)[:, : self.layer.tokens - window]
 
     @cached_property
     def sinks(self) -> Sinks:
