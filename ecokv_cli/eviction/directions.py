@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 
-_BLOCK = 4096
-"""Keys worked on at a time: with D = 128 they and a temporary of their size take 4 MiB, which a cache holds."""
+_BLOCK = 8192
+"""Keys worked on at a time: with D = 128 they and a temporary of their size take 8 MiB, which a cache holds."""
 
 _SMALLEST, _LARGEST = 1e-15, 1e15
 """Lengths whose squares fp32 can sum and whose inverses it can hold."""
