@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from ecokv_cli.dump.schema import LayerFile, Manifest
@@ -125,12 +126,17 @@ def open_dump(folder: Path) -> Dump:
     """
     path = folder / "manifest.json"
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        return Dump(folder, _parsed(path.read_text(encoding="utf-8"), str(path)))
     except FileNotFoundError:
         raise DumpError(f"{folder}: no manifest.json, so this is no complete dump; run `ecokv dump` first") from None
     except (OSError, ValueError, RecursionError) as error:
         raise DumpError(f"{path}: cannot be read ({error}); dump the sample again") from None
-    return Dump(folder, Manifest.from_json(data, str(path)))
+
+
+@lru_cache(maxsize=2)
+def _parsed(text: str, path: str) -> Manifest:
+    """The manifest in a text; a study asks for that of the sample at hand again and again."""
+    return Manifest.from_json(json.loads(text), path)
 
 
 def read_tensors(folder: Path, record: LayerFile, names: Iterable[str]) -> dict[str, torch.Tensor]:
