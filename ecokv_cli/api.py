@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
+    from ecokv_cli.eviction.budget import Budget
 
 
 def open_run(path: str | Path | None = None) -> Run:
@@ -77,7 +78,7 @@ def analyze(
 def evict(
     samples: Sequence[Dump],
     methods: Sequence[str] = DEFAULT_METHODS,
-    budgets: Sequence[int] = (64,),
+    budgets: Sequence[Budget] = (64,),
     *,
     window: int | None = None,
     layers: str = "all",
@@ -90,7 +91,8 @@ def evict(
     samples
         Dumps of one model, from ``Run.samples()``.
     methods, budgets
-        Every method at every budget; budgets count tokens per KV head and layer, the window included.
+        Every method at every budget, per KV head and layer and the window included: an int of tokens, or a float
+        0 < r < 1, the share of each sample's own prompt.
     window
         One window for all methods; by default each has its own.
     layers, heads

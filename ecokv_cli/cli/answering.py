@@ -103,12 +103,13 @@ def depends_on(facts: ModelFacts, settings: EvaluateSettings) -> dict[str, Any]:
 
 def gather_answers(
     screen: Screen, loaded: LoadedModel | Workers, work: Work, settings: EvaluateSettings, folder: Path, *,
-    keep_going: bool, share: Share | None = None,
+    keep_going: bool, share: Share | None = None, of: int | None = None,
 ) -> tuple[Table, dict[str, str]]:  # fmt: skip
     """Answers of all samples, those of an earlier run included, and the failures.
 
     `loaded` is the model, or workers that have it. Of a `share` the answers are those of its own samples, which stay
-    in the folder, and a marker beside them says what it takes to put all shares together.
+    in the folder, and a marker beside them says what it takes to put all shares together. The study has `of` samples
+    if these are a part of it.
     """
     from ecokv_cli.engines.workers import LocalWorkers, Workers
     from ecokv_cli.models.source import ModelFacts, alike
@@ -125,7 +126,7 @@ def gather_answers(
     doing = partial(alike, facts=facts, work=partial(answer, settings=settings))
     with screen.progress() as progress:
         found = parts.gather(
-            mine, doing, workers, keep_going=keep_going, of=len(tasks), progress=lambda d, n: progress("samples", d, n)
+            mine, doing, workers, keep_going=keep_going, of=of or len(tasks), progress=partial(progress, "samples")
         )
     if found.reused:
         screen.note(f"{found.reused} of {len(mine)} samples were there already")

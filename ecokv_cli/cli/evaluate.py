@@ -11,7 +11,7 @@ from ecokv_cli.cli import options as o
 from ecokv_cli.cli.common import FigureChoice
 from ecokv_cli.cli.console import Screen, guarded
 from ecokv_cli.cli.evaluate_report import SUMMARY, report
-from ecokv_cli.cli.evict import parse_budgets
+from ecokv_cli.cli.evict import choose_budgets
 from ecokv_cli.cli.explaining import explain_samples, find_questions, require_unexplained
 from ecokv_cli.cli.machines import choose_engine, choose_share, show_shard
 from ecokv_cli.errors import EcokvError, UsageError
@@ -61,6 +61,7 @@ def command(
     metric: a.MetricName = None,
     method: Methods = None,
     budget: o.Budgets = None,
+    budget_ratio: o.BudgetRatios = None,
     window: Windows = None,
     explain: Explain = None,
     samples: a.Samples = None,
@@ -111,7 +112,8 @@ def command(
     specs = list(method or DEFAULTS)
     if "full" not in specs:
         specs.insert(0, "full")  # costs and losses are told against it
-    methods, budgets, windows = parse_methods(specs), parse_budgets(budget or ["64"]), a.parse_windows(window)
+    methods, budgets = parse_methods(specs), choose_budgets(budget, budget_ratio)
+    windows = a.parse_windows(window)
     from ecokv_cli.studies.evaluate import EvaluateSettings, arms_of, unfit
 
     arms = arms_of(methods, budgets, windows)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Any, cast
 
 from ecokv_cli.cli import options as o
 from ecokv_cli.cli.common import (
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.engines.workers import Engine
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.studies.tables import Table
 
 EXAMPLES = """Examples:
@@ -34,6 +36,8 @@ EXAMPLES = """Examples:
 ecokv evict --budget 64                        all methods on the latest run
 
 ecokv evict --budget 64,128,256 --window 32    matched windows
+
+ecokv evict --budget 64 --budget-ratio 0.1,0.25    64 tokens; a tenth and a quarter of each prompt
 
 ecokv evict -b 64 --method snapkv --method "snapkv+ecokv[window=4,alpha=0.5]"
 """
@@ -52,7 +56,7 @@ def evict_step(
     layers: str,
     heads: str,
     methods: Sequence[str],
-    budgets: Sequence[str],
+    budgets: Sequence[Budget],
     window: int | None,
     head_scores: Path | None,
     focus: str | None,
@@ -84,12 +88,14 @@ def evict_step(
     specs = methods or [f"random[seed={seed}]" if name == "random" else name for name in DEFAULT_METHODS]
     settings = EvictSettings(
         tuple(parse_methods(specs, window)),
-        tuple(parse_budgets(budgets or ["64"])),
+        tuple(budgets),
         tuple(chosen),
         tuple(chosen_heads),
         place,
         read_head_scores(head_scores).for_model(samples[0].manifest.model, str(head_scores)) if head_scores else None,
     )
+    for dump in () if keep_going else samples:
+        settings.require_fit(dump)
     windows = {method.keep_window for method in settings.methods if not method.keeps_all}
     described = {
         "methods": ", ".join(m.name for m in settings.methods), "budgets": ", ".join(map(str, settings.budgets)),
@@ -130,37 +136,86 @@ def evict_step(
     absent = undrawn("eviction", figures.names["eviction"], drawings)
     for note in filter(None, [left_out(samples[0]), *notes, *_rounded(result.ledger), *absent]):
         screen.note(note)
-    titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
-    screen.show(table(*averaged(per_method, summed, ("budget", "method", "window"), SUMMARY, titles), keys=2))
+    _show(screen, per_method, summed)
     return {**summary, "failed": found.failed}
+
+
+def _show(screen: Screen, per_method: Table, summed: Table) -> None:
+    """The table of methods."""
+    titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
+    title, columns, rows = averaged(per_method, summed, ("budget", "method", "window"), SUMMARY, titles)
+    # A share stands as it was asked, and not with three decimals.
+    shown = [[str(budget) if isinstance(budget, float) else budget, *rest] for budget, *rest in rows]
+    screen.show(table(title, columns, shown, keys=2))
 
 
 def _rounded(ledger: Table) -> list[str]:
     """One line for each method and budget whose published rounding spends another total than the nominal one."""
+    from ecokv_cli.eviction.budget import in_short
+
     kept, exact = (ledger.stats(("method", "budget"), column) for column in ("kept", "exact"))
     sums = {key: (kept[key].total, stats.total) for key, stats in exact.items()}
     return [
-        f"{method} at {budget}: its rounding keeps {spent:,.0f} tokens instead of {total:,.0f} "
-        f"({spent / total - 1:+.1%})"
+        f"{method} at {in_short(cast('Budget', budget))}: its rounding keeps {spent:,.0f} tokens instead of "
+        f"{total:,.0f} ({spent / total - 1:+.1%})"
         for (method, budget), (spent, total) in sums.items()
         if spent != total
     ]
 
 
-def parse_budgets(texts: Sequence[str]) -> list[int]:
-    """Budgets from repeated options and comma lists, each once, in order."""
+def choose_budgets(budgets: Sequence[str] | None, ratios: Sequence[str] | None) -> list[Budget]:
+    """What ``--budget`` and ``--budget-ratio`` ask for, each once, in order; 64 tokens if neither is given."""
+    if not budgets and not ratios:
+        return [64]
+    return [
+        *parse_budgets(budgets or (), "; a share of the prompt is --budget-ratio 0.25"),
+        *_parse_ratios(ratios or ()),
+    ]
+
+
+def parse_budgets(texts: Sequence[str], otherwise: str = "") -> list[int]:
+    """Budgets in tokens from repeated options and comma lists, each once, in order.
+
+    Raises
+    ------
+    UsageError
+        If one is no whole number of tokens; it ends with `otherwise`, another way to say it.
+    """
     budgets: list[int] = []
-    for part in (part.strip() for text in texts for part in text.split(",")):
+    for part in _parts(texts):
         if not part.isascii() or not part.isdigit() or int(part) < 1:
-            raise UsageError(f"--budget '{part}': a budget is a whole number of tokens per KV head, 1 or more")
+            raise UsageError(
+                f"--budget '{part}': a budget is a whole number of tokens per KV head, 1 or more{otherwise}"
+            )
         budgets.append(int(part))
     return list(dict.fromkeys(budgets))
+
+
+def _parse_ratios(texts: Sequence[str]) -> list[float]:
+    ratios: list[float] = []
+    for part in _parts(texts):
+        try:
+            ratio = float(part)
+        except ValueError:
+            ratio = math.nan
+        if not 0 < ratio < 1:
+            raise UsageError(
+                f"--budget-ratio '{part}': a share of the prompt is a number between 0 and 1, such as 0.25; "
+                f"a number of tokens is --budget 64"
+            )
+        ratios.append(ratio)
+    return list(dict.fromkeys(ratios))
+
+
+def _parts(texts: Sequence[str]) -> list[str]:
+    return [part.strip() for text in texts for part in text.split(",")]
 
 
 @guarded
 def command(
     paths: o.RunPaths = None,
     budget: o.Budgets = None,
+    budget_ratio: o.BudgetRatios = None,
     method: o.Methods = None,
     window: o.Window = None,
     head_scores: o.HeadScoresFile = None,
@@ -186,16 +241,17 @@ def command(
 ) -> None:
     """Evict with every method at every budget and compare with the full cache on held-out queries.
 
-    A budget counts tokens per KV head and layer, the protected window included.
+    A budget is per KV head and layer, the protected window included: tokens, or a share of each sample's own prompt.
 
     Works on a run of `ecokv dump`, without the model; tables, figures and report.html go into the run folder.
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width, figure_names, ("eviction",))
+    budgets = choose_budgets(budget, budget_ratio)
     machines = choose_engine(engine, address, workers, num_cpus_per_worker)
     run, samples = open_samples(paths, limit)
     options: dict[str, Any] = {
-        "layers": layers, "heads": heads, "methods": method or [], "budgets": budget or [], "window": window,
+        "layers": layers, "heads": heads, "methods": method or [], "budgets": budgets, "window": window,
         "head_scores": head_scores, "focus": focus, "seed": seed,
     }  # fmt: skip
     share = choose_share(shard, paths, "eviction", **options, limit=limit, figures=[figure_format, width, figure_names])

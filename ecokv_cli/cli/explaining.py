@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from ecokv_cli.cli.console import command_line, table
 from ecokv_cli.cli.evaluate_report import describe
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ecokv_cli.cli.common import FigureChoice
     from ecokv_cli.cli.console import Screen
     from ecokv_cli.engines.workers import Workers
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.studies.evaluate import EvaluateSettings, Question
     from ecokv_cli.studies.explain import Explanation
 
@@ -116,13 +117,16 @@ def _write(
 
 def _show(screen: Screen, found: Explanation) -> None:
     """Answers beside what was kept, and the heads that lose most."""
+    from ecokv_cli.eviction.budget import in_short
+
     question = found.question
     columns = (
         "budget", "method", "window", "prediction", "score", "kept", "mass", "output_error", "region_kept",
         "region_lost",
     )  # fmt: skip
     rows = [
-        ["full" if row["budget"] is None else row["budget"], *(row[c] for c in columns[1:])] for row in found.methods
+        ["full" if row["budget"] is None else str(row["budget"]), *(row[c] for c in columns[1:])]
+        for row in found.methods
     ]
     title = f"{question.id}: “{question.prompt}” Accepted: {', '.join(question.answers)}. Full cache: “{found.full}”"
     screen.show(table(title, columns, rows, keys=2))
@@ -130,6 +134,7 @@ def _show(screen: Screen, found: Explanation) -> None:
     if not heads.rows or heads.rows[0]["budget"] is None:
         return
     what = "of the attention on the answer's region" if found.focus else "of all attention"
-    title = f"heads that lose most {what}, budget {heads.rows[0]['budget']}; attention is what there is to lose"
+    budget = in_short(cast("Budget", heads.rows[0]["budget"]))
+    title = f"heads that lose most {what}, budget {budget}; attention is what there is to lose"
     shown = heads.columns[2:]
     screen.show(table(title, shown, [[row[c] for c in shown] for row in heads.rows[:SHOWN]], keys=2))

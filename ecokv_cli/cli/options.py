@@ -154,6 +154,15 @@ Budgets = Annotated[
         show_default=False,
     ),
 ]
+BudgetRatios = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--budget-ratio",
+        "-r",
+        help="Share of each prompt's tokens, such as 0.25, in place of --budget or beside it; repeat or write 0.1,0.25.",
+        show_default=False,
+    ),
+]
 Methods = Annotated[
     list[str] | None,
     typer.Option(

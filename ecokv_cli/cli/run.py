@@ -7,7 +7,7 @@ from ecokv_cli.cli.analyze import analyze_step
 from ecokv_cli.cli.common import FigureChoice
 from ecokv_cli.cli.console import Screen, guarded
 from ecokv_cli.cli.dump import ImageChoice, choose_sample, choose_template, dump_step, run_for
-from ecokv_cli.cli.evict import evict_step, parse_budgets
+from ecokv_cli.cli.evict import choose_budgets, evict_step
 
 EXAMPLES = """Examples:
 
@@ -22,6 +22,7 @@ def command(
     images: o.Images = None,
     prompt: o.Prompt = None,
     budget: o.Budgets = None,
+    budget_ratio: o.BudgetRatios = None,
     method: o.Methods = None,
     window: o.Window = None,
     head_scores: o.HeadScoresFile = None,
@@ -58,7 +59,7 @@ def command(
     """Dump, analyze and evict in one go, and say where the report is."""
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis", "eviction"))
-    parse_budgets(budget or ())
+    budgets = choose_budgets(budget, budget_ratio)
     from ecokv_cli.models.settings import DumpSettings
     from ecokv_cli.models.source import ModelSource
     from ecokv_cli.sample.sources import check_stdin_read_once
@@ -84,7 +85,7 @@ def command(
     )  # fmt: skip
     eviction = evict_step(
         screen, run, samples, figures, layers=layers, heads=heads,
-        methods=method or (), budgets=budget or (), window=window, head_scores=head_scores,
+        methods=method or (), budgets=budgets, window=window, head_scores=head_scores,
         focus=None, seed=seed, keep_going=False, force=force,
     )  # fmt: skip
     summary = {"dump": dumped, "analysis": analysis, "eviction": eviction, "report": eviction["report"]}

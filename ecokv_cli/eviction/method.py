@@ -6,12 +6,14 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from ecokv_cli.errors import MethodError
+from ecokv_cli.eviction.budget import named, raised, tokens_of
 from ecokv_cli.eviction.hosts import Candidates, Host
 
 if TYPE_CHECKING:
     import torch
 
     from ecokv_cli.eviction.boosters import Booster
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.diversity import Boosted
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.selection import Selection
@@ -92,24 +94,34 @@ class Method:
         """The same method with both windows set to `window`."""
         return self if self.keeps_all else replace(self, obs_window=window, keep_window=window)
 
-    def require_budget(self, budget: int) -> None:
+    def require_budget(self, budget: Budget, tokens: int | None = None) -> None:
         """Refuse a budget that cannot hold the protected window (and sinks).
+
+        Parameters
+        ----------
+        budget
+            Tokens, or a share of the prompt.
+        tokens
+            N, the prompt's tokens. A share is let pass as long as they are not known.
 
         Raises
         ------
         MethodError
             If the budget is too small.
         """
-        sinks = getattr(self.host, "sinks", 0)
-        if not self.keeps_all and budget < self.keep_window:
+        if isinstance(budget, float) and tokens is None:
+            return
+        size, sinks = tokens_of(budget, tokens or 1), getattr(self.host, "sinks", 0)
+        if not self.keeps_all and size < self.keep_window:
             raise MethodError(
-                f"{self.name}: budget {budget} is smaller than its window of {self.keep_window} protected tokens; "
-                f"raise --budget to {self.keep_window} or more, or set --window {budget} or less"
+                f"{self.name}: {named(budget, tokens)} is smaller than its window of {self.keep_window} protected "
+                f"tokens; {raised(budget, tokens, self.keep_window)}, or set --window {size} or less"
             )
-        if budget < sinks + self.keep_window:
+        least = sinks + self.keep_window
+        if size < least:
             raise MethodError(
-                f"{self.name}: budget {budget} cannot hold {sinks} sinks and a window of {self.keep_window}; raise "
-                f"--budget to {sinks + self.keep_window} or more, or write streaming[sinks={budget - self.keep_window}]"
+                f"{self.name}: {named(budget, tokens)} cannot hold {sinks} sinks and a window of {self.keep_window}; "
+                f"{raised(budget, tokens, least)}, or write streaming[sinks={size - self.keep_window}]"
             )
 
     def boost(self, layer: Layer) -> Boosted:
@@ -142,7 +154,7 @@ class Method:
         require_finite_scores(final, self, layer.index)
         return Scores(host, final)
 
-    def select(self, layer: Layer, budget: int, scores: Scores | None = None) -> Selection:
+    def select(self, layer: Layer, budget: Budget, scores: Scores | None = None) -> Selection:
         """Kept positions of every KV head at `budget` tokens per head, window included.
 
         Parameters
@@ -150,8 +162,8 @@ class Method:
         layer
             The layer's tensors.
         budget
-            Tokens per KV head, on average over the heads and layers that the method shares it among. With
-            ``budget >= N`` everything is kept.
+            Tokens per KV head, or a share of the layer's N, on average over the heads and layers that the method
+            shares it among. With ``budget >= N`` everything is kept.
         scores
             From `scores`, where several budgets share them.
 
@@ -172,22 +184,23 @@ class Method:
         """
         from ecokv_cli.eviction.selection import Selection, keep_everything, top_mask, with_window
 
-        self.require_budget(budget)
-        if self.keeps_all or budget >= layer.tokens:
+        self.require_budget(budget, layer.tokens)
+        size = tokens_of(budget, layer.tokens)
+        if self.keeps_all or size >= layer.tokens:
             note = "" if self.keeps_all else "budget covers the prompt: nothing evicted"
             return keep_everything(layer.kv_heads, layer.tokens, self.keep_window, layer.keys.device, note)
         reserve = self.host.reserve(layer)
-        if budget < self.keep_window + reserve:
+        if size < self.keep_window + reserve:
             raise MethodError(
-                f"{self.name}: budget {budget} cannot hold a window of {self.keep_window} and a state worth {reserve} "
-                f"tokens at head dimension {layer.keys.shape[-1]}; "
-                f"raise --budget to {self.keep_window + reserve} or more"
+                f"{self.name}: {named(budget, layer.tokens)} cannot hold a window of {self.keep_window} and a state "
+                f"worth {reserve} tokens at head dimension {layer.keys.shape[-1]}; "
+                f"{raised(budget, layer.tokens, self.keep_window + reserve)}"
             )
-        scores = self.scores(layer, budget) if scores is None else scores
-        asked = self._asked(layer, budget)
-        counts = self.host.counts(asked, budget, self.keep_window, scores.host)
+        scores = self.scores(layer, size) if scores is None else scores
+        asked = self._asked(layer, size)
+        counts = self.host.counts(asked, size, self.keep_window, scores.host)
         ideal = self.host.exact
-        exact = counts if ideal is self.host else ideal.counts(asked, budget, self.keep_window, scores.host)
+        exact = counts if ideal is self.host else ideal.counts(asked, size, self.keep_window, scores.host)
         kept = top_mask(scores.final, counts)
         return Selection(
             with_window(kept, self.keep_window),

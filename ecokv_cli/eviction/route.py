@@ -10,6 +10,7 @@ from ecokv_cli.errors import MethodError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.diversity import Boosted
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.method import Method, Scores
@@ -103,10 +104,10 @@ class Route:
         """The same route with the windows of all its methods set to `window`."""
         return Route(tuple(replace(span, method=span.method.with_window(window)) for span in self.spans))
 
-    def require_budget(self, budget: int) -> None:
+    def require_budget(self, budget: Budget, tokens: int | None = None) -> None:
         """Refuse a budget that one of its methods refuses."""
         for span in self.spans:
-            span.method.require_budget(budget)
+            span.method.require_budget(budget, tokens)
 
     def at(self, layer: Layer) -> Method:
         """The method of one layer.
@@ -129,6 +130,6 @@ class Route:
         """As the method of that layer."""
         return self.at(layer).scores(layer, budget)
 
-    def select(self, layer: Layer, budget: int, scores: Scores | None = None) -> Selection:
+    def select(self, layer: Layer, budget: Budget, scores: Scores | None = None) -> Selection:
         """As the method of that layer."""
         return self.at(layer).select(layer, budget, scores)

@@ -10,10 +10,10 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import MaxNLocator
 
+from ecokv_cli.figures.budgets import at_budgets
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
-    at_budgets,
     heat_map,
     legend_above,
     legend_height,

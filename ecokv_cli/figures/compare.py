@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
+from ecokv_cli.figures.budgets import at_budget, budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
     from matplotlib.axes import Axes
 
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.figures.parts import Array
     from ecokv_cli.studies.tables import Value
 
@@ -169,9 +171,9 @@ def compare_methods(
     if not measures:
         return None
     methods = [method for method in names(comparison, "method") if method != "full"] or names(comparison, "method")
-    budgets = ordered(comparison, "budget")
-    there = {(str(row["method"]), whole(row["budget"])) for row in comparison}
-    places: dict[tuple[str, int], int] = {}
+    budgets = budgets_of(comparison)
+    there = {(str(row["method"]), budget_of(row)) for row in comparison}
+    places: dict[tuple[str, Budget], int] = {}
     for budget in budgets:
         # A free line before each further budget holds its name.
         start = max(places.values()) + 2 if places else 0
@@ -195,7 +197,7 @@ def compare_methods(
     for ax in axes[::2]:
         for budget in budgets if len(budgets) > 1 else ():
             at = min(place for (_, b), place in places.items() if b == budget) - 1
-            ax.annotate(f"budget {budget:,}", (0, at), (3, 0), ("axes fraction", "data"), "offset points", va="center")
+            ax.annotate(labelled(budget), (0, at), (3, 0), ("axes fraction", "data"), "offset points", va="center")
     letter(axes[::2])
     marks = [
         Line2D([], [], linestyle="", marker=s.marker, color=s.color, mfc=face, markersize=4.5) for s, face in _ENDS
@@ -203,7 +205,7 @@ def compare_methods(
     legend_above(figure, marks, labels)
     rows = [row for row in comparison if row["measure"] in measures and row["method"] in methods]
     data = Table("compare_methods", comparison.columns, rows)
-    scope = f" at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else ""
+    scope = f" {at_budget(budgets[0])}" if len(budgets) == 1 else ""
     caption = (
         f"{labels[0]} (filled) and {labels[1]} (hollow) for every method{scope}: "
         f"{listed([f'({chr(97 + i)}) {WORDS.get(m, m)}' for i, m in enumerate(measures)])}, means over the samples of "
@@ -217,9 +219,9 @@ def compare_methods(
 _ENDS = ((_FIRST, BLUE), (_SECOND, "white"))
 
 
-def _dots(both: Axes, apart: Axes, rows: Table, places: dict[tuple[str, int], int]) -> None:
+def _dots(both: Axes, apart: Axes, rows: Table, places: dict[tuple[str, Budget], int]) -> None:
     for row in rows:
-        at = places.get((str(row["method"]), whole(row["budget"])))
+        at = places.get((str(row["method"]), budget_of(row)))
         if at is None:
             continue
         first, second, low, difference, high = (

@@ -9,9 +9,19 @@ import numpy as np
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 
+from ecokv_cli.figures.budgets import budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.evaluation import ROW, evicted_rows, number
-from ecokv_cli.figures.parts import WIDE, legend_above, legend_height, letter, names, ordered, panel_grid, spaced, whole
+from ecokv_cli.figures.evaluation import LABEL, evicted_rows, number, row_height
+from ecokv_cli.figures.parts import (
+    WIDE,
+    fold,
+    legend_above,
+    legend_height,
+    letter,
+    names,
+    panel_grid,
+    spaced,
+)
 from ecokv_cli.figures.style import INK, QUIET, inches
 from ecokv_cli.studies.tables import Table
 
@@ -49,21 +59,22 @@ def cost_ratios(cost: Table, width: str | float = "double") -> Drawing | None:
     evicted = evicted_rows(cost)
     if not evicted.rows:
         return None
-    methods, budgets, size = names(evicted, "method"), sorted(ordered(evicted, "budget"), reverse=True), inches(width)
+    methods, budgets, size = names(evicted, "method"), budgets_of(evicted)[::-1], inches(width)
     wide = size >= WIDE
     shades = np.linspace(0.15, 0.9, len(budgets)) if len(budgets) > 1 else [0.15]
     faces = {budget: (shade, shade, shade) for budget, shade in zip(budgets, shades, strict=True)}
     handles = {
-        f"budget {b:,}": Line2D([], [], linestyle="", marker="o", color=INK, markerfacecolor=faces[b]) for b in budgets
+        labelled(b): Line2D([], [], linestyle="", marker="o", color=INK, markerfacecolor=faces[b]) for b in budgets
     }
     handles["by the ledger"] = Line2D([], [], linestyle="", marker="|", color=INK, markersize=7)
+    folded = [fold(method, LABEL * size) for method in methods]
     figure, axes = panel_grid(
-        size, len(_COSTS), len(_COSTS) if wide else 2, 1.2 * ROW * len(methods) + 0.55,
+        size, len(_COSTS), len(_COSTS) if wide else 2, 1.2 * row_height(folded) * len(methods) + 0.55,
         extra=legend_height(size, list(handles)), share="y",
     )  # fmt: skip
     for ax, (column, label) in zip(axes, _COSTS.items(), strict=True):
         for row in evicted:
-            budget = whole(row["budget"])
+            budget = budget_of(row)
             # Budgets of a row are set apart, so that marks and bars do not hide each other.
             place = methods.index(str(row["method"])) + 0.5 * ((budgets.index(budget) + 0.5) / len(budgets) - 0.5)
             if column == "cache_ratio":
@@ -73,7 +84,7 @@ def cost_ratios(cost: Table, width: str | float = "double") -> Drawing | None:
             ax.plot(number(row[column]), place, "o", color=INK, markerfacecolor=faces[budget])
         _scale(ax, column)
         ax.set(xlabel=label, ylim=(len(methods) - 0.5, -0.5))
-        ax.set_yticks(range(len(methods)), methods)
+        ax.set_yticks(range(len(methods)), folded)
         ax.tick_params(axis="y", length=0)
         ax.grid(axis="both")
     letter(axes)

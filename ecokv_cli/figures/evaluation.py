@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 
+from ecokv_cli.figures.budgets import BudgetAxis, budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
+    LINE,
     WIDE,
+    fold,
     legend_above,
     legend_height,
     letter,
+    most_lines,
     names,
     ordered,
     panel_grid,
-    spaced,
-    whole,
 )
 from ecokv_cli.figures.style import BLUE, INK, inches, method_styles
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from matplotlib.axes import Axes
 
     from ecokv_cli.figures.style import MethodStyle
@@ -33,6 +37,9 @@ if TYPE_CHECKING:
 
 ROW = 0.17
 """Inches per row of a dot chart."""
+
+LABEL = 0.38
+"""Share of a figure's width that the names of rows may take."""
 
 
 def windowless(method: str) -> str:
@@ -63,17 +70,18 @@ def accuracy_by_budget(accuracy: Table, width: str | float = "double") -> Drawin
     evicted = evicted_rows(accuracy)
     if not evicted.rows:
         return None
-    windows, budgets = sorted(ordered(evicted, "window"), reverse=True), ordered(evicted, "budget")
+    windows, axis = sorted(ordered(evicted, "window"), reverse=True), BudgetAxis.of(evicted)
     size = inches(width)
     labels = list(dict.fromkeys(windowless(name) for name in names(evicted, "method")))
     styles, handles = method_styles(labels), _handles(labels)
     full = accuracy.where(budget=None)
     if full.rows:
         handles["full cache"] = Line2D([], [], color=INK, linestyle=(0, (5, 2)), linewidth=0.9)
-    single = len(budgets) == 1
+    single = len(axis.places) == 1
     columns = min(len(windows), 3) if size >= WIDE else 1
+    folded = [fold(label, LABEL * size) for label in labels]
     figure, axes = panel_grid(
-        size, len(windows), columns, ROW * len(labels) + 0.65 if single else 2.1,
+        size, len(windows), columns, row_height(folded) * len(labels) + 0.65 if single else 2.1,
         extra=0.0 if single else legend_height(size, list(handles)), share="xy",
     )  # fmt: skip
     for ax, window in zip(axes, windows, strict=True):
@@ -85,8 +93,8 @@ def accuracy_by_budget(accuracy: Table, width: str | float = "double") -> Drawin
         for i, label in enumerate(() if single else labels):
             rows = [row for row in panel if windowless(str(row["method"])) == label]
             if rows:
-                _line(ax, rows, styles[label], _aside(budgets, i, len(labels)))
-        (_finish_dots if single else _finish_lines)(ax, budgets, labels)
+                _line(ax, rows, styles[label], axis, _aside(axis, i, len(labels)))
+        (_finish_dots if single else _finish_lines)(ax, axis, folded)
     for ax in axes[::columns] if not single else ():
         ax.set_ylabel("mean score ↑")
     letter(axes, [f"window {window}" for window in windows])
@@ -95,7 +103,7 @@ def accuracy_by_budget(accuracy: Table, width: str | float = "double") -> Drawin
     n = ordered(accuracy, "n")
     counts = f"{n[0]:,}" if len(n) == 1 else f"{n[0]:,} to {n[-1]:,}"
     caption = (
-        f"Mean score of the answers decoded on evicted caches {_against_words(budgets)}; bars are 95 % bootstrap "
+        f"Mean score of the answers decoded on evicted caches {axis.words}; bars are 95 % bootstrap "
         f"intervals over {counts} samples. "
         + (
             "Each panel holds the methods that protect the same window: those of one panel are matched, and a "
@@ -131,15 +139,15 @@ def accuracy_differences(accuracy: Table, width: str | float = "double") -> Draw
     if not rows:
         return None
     data = Table("accuracy_differences", accuracy.columns, rows)
-    budgets, size = sorted(ordered(data, "budget"), reverse=True), inches(width)
-    labels = list(dict.fromkeys(_pair(row, "\n" if size < WIDE else " ") for row in rows))
+    budgets, size = budgets_of(data)[::-1], inches(width)
+    labels = list(dict.fromkeys(map(_pair, rows)))
+    folded = [fold(label, LABEL * size) for label in labels]
     columns = min(len(budgets), 3) if size >= WIDE else 1
-    height = (ROW if size >= WIDE else 1.7 * ROW) * len(labels) + 0.6
-    figure, axes = panel_grid(size, len(budgets), columns, height, share="xy")
+    figure, axes = panel_grid(size, len(budgets), columns, row_height(folded) * len(labels) + 0.6, share="xy")
     for ax, budget in zip(axes, budgets, strict=True):
         ax.axvline(0, color=INK, linewidth=0.7)
         for row in data.where(budget=budget):
-            place = labels.index(_pair(row, "\n" if size < WIDE else " "))
+            place = labels.index(_pair(row))
             matched = str(row["against"]).endswith(f", window {row['window']}")
             low, middle, high = (number(row[c]) for c in ("difference_low", "difference", "difference_high"))
             ax.hlines(place, low, high, color=BLUE, linewidth=1.4)
@@ -148,14 +156,14 @@ def accuracy_differences(accuracy: Table, width: str | float = "double") -> Draw
             text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
             ax.annotate(text, (1, place), (2, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=7)
         ax.set(ylim=(len(labels) - 0.5, -0.5))
-        ax.set_yticks(range(len(labels)), labels)
+        ax.set_yticks(range(len(labels)), folded)
         ax.tick_params(axis="y", length=0)
         ax.margins(x=0.08)
         ax.xaxis.set_major_locator(MaxNLocator(3))
         ax.grid(axis="x")
     for ax in axes[-columns:]:
         ax.set_xlabel("difference of mean scores")
-    letter(axes, [f"budget {budget:,}" for budget in budgets])
+    letter(axes, [labelled(budget) for budget in budgets])
     to_host = rows[0]["against"] != "full"
     who, better = (
         ("boosted method and its host", "the booster gains")
@@ -175,6 +183,11 @@ def accuracy_differences(accuracy: Table, width: str | float = "double") -> Draw
     return Drawing("accuracy_differences", "Paired differences", figure, data, caption)
 
 
+def row_height(labels: Iterable[str]) -> float:
+    """Inches per row of a dot chart whose rows are named so."""
+    return ROW + LINE * (most_lines(labels) - 1)
+
+
 def evicted_rows(table: Table) -> Table:
     """Rows of methods that evict."""
     return Table(table.name, table.columns, [row for row in table if row["budget"] is not None])
@@ -191,14 +204,9 @@ def _handles(labels: list[str]) -> dict[str, Line2D]:
     }  # fmt: skip
 
 
-def _against_words(budgets: list[int]) -> str:
-    return f"at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else "against the budget (log scale)"
-
-
-def _aside(budgets: list[int], place: int, count: int) -> float:
+def _aside(axis: BudgetAxis, place: int, count: int) -> float:
     """Factor that sets a method a little apart, so that its bars do not hide those of others."""
-    shift = 0.25 * float(np.diff(np.log2(budgets)).min()) / count if len(budgets) > 1 else 0.0
-    return float(2.0 ** (shift * (place - (count - 1) / 2)))
+    return float(2.0 ** (0.25 * axis.gap / count * (place - (count - 1) / 2)))
 
 
 def _full_band(ax: Axes, row: dict[str, Value], *, upright: bool) -> None:
@@ -209,9 +217,9 @@ def _full_band(ax: Axes, row: dict[str, Value], *, upright: bool) -> None:
     line(mean, color=INK, linestyle=(0, (5, 2)), linewidth=0.9)
 
 
-def _line(ax: Axes, rows: list[dict[str, Value]], style: MethodStyle, aside: float) -> None:
-    rows = sorted(rows, key=lambda row: whole(row["budget"]))
-    x = np.array([whole(row["budget"]) for row in rows]) * aside
+def _line(ax: Axes, rows: list[dict[str, Value]], style: MethodStyle, axis: BudgetAxis, aside: float) -> None:
+    rows = sorted(rows, key=lambda row: axis.places[budget_of(row)])
+    x = np.array([axis.places[budget_of(row)] for row in rows]) * aside
     mean, low, high = ([number(row[c]) for row in rows] for c in ("mean", "low", "high"))
     ax.vlines(x, low, high, color=style.color, linewidth=0.9)
     ax.plot(x, mean, color=style.color, linestyle=style.dash, marker=style.marker, markerfacecolor=style.face)
@@ -224,17 +232,13 @@ def _dot(ax: Axes, row: dict[str, Value], labels: list[str], styles: dict[str, M
     ax.plot(number(row["mean"]), place, color=style.color, marker=style.marker, markerfacecolor=style.face)
 
 
-def _finish_lines(ax: Axes, budgets: list[int], _: list[str]) -> None:
-    places = np.log2(budgets)
-    ax.set_xscale("log", base=2)
-    ax.xaxis.set_minor_locator(NullLocator())
-    ticks = [budgets[k] for k in spaced(list(places), float(places[-1] - places[0]), 7)]
-    ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
-    ax.set_xlabel("budget (tokens per KV head)")
+def _finish_lines(ax: Axes, axis: BudgetAxis, _: list[str]) -> None:
+    axis.finish(ax)
+    ax.set_xlabel(axis.label)
     ax.grid(axis="y")
 
 
-def _finish_dots(ax: Axes, _: list[int], labels: list[str]) -> None:
+def _finish_dots(ax: Axes, _: BudgetAxis, labels: list[str]) -> None:
     ax.set(xlabel="mean score ↑", ylim=(len(labels) - 0.5, -0.5))
     ax.set_yticks(range(len(labels)), labels)
     ax.tick_params(axis="y", length=0)
@@ -242,7 +246,7 @@ def _finish_dots(ax: Axes, _: list[int], labels: list[str]) -> None:
     ax.grid(axis="both")
 
 
-def _pair(row: dict[str, Value], gap: str) -> str:
+def _pair(row: dict[str, Value]) -> str:
     """Who is compared with whom; windows are named where they differ, or else once."""
     host, _, window = str(row["against"]).rpartition(", window ")
     mine = windowless(str(row["method"]))
@@ -250,8 +254,8 @@ def _pair(row: dict[str, Value], gap: str) -> str:
         return f"{mine}, window {row['window']}"
     other = windowless(host)
     if window == str(row["window"]):
-        return f"{mine}{gap}− {other}, window {window}"
-    return f"{mine}, window {row['window']}{gap}− {other}, window {window}"
+        return f"{mine} − {other}, window {window}"
+    return f"{mine}, window {row['window']} − {other}, window {window}"
 
 
 def number(value: Value) -> float:

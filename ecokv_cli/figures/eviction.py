@@ -9,17 +9,16 @@ import numpy as np
 from matplotlib.colors import Normalize
 from matplotlib.patches import Patch
 
+from ecokv_cli.figures.budgets import at_budgets, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
-    at_budgets,
     averaged,
     evicting,
     legend_above,
     legend_height,
     letter,
     names,
-    ordered,
     panel_grid,
 )
 from ecokv_cli.figures.roles import present_roles
@@ -49,7 +48,7 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
     width
         See `style.inches`.
     """
-    methods, budgets = evicting(names(roles, "method")), ordered(roles, "budget")
+    methods, budgets = evicting(names(roles, "method")), budgets_of(roles)
     kinds = present_roles(roles)
     styles = method_styles(methods)
     data = _role_shares(roles, methods)
@@ -75,7 +74,7 @@ def kept_by_role(roles: Table, width: str | float = "single") -> Drawing:
         ax.tick_params(axis="x", length=0)
         ax.grid(axis="y")
     if len(budgets) > 1:
-        letter(axes, [f"budget {budget:,}" for budget in budgets])
+        letter(axes, [labelled(budget) for budget in budgets])
     looks = [styles[method] for method in methods]
     handles = [Patch(facecolor=_pale(s.color), edgecolor=s.color, hatch=s.hatch) for s in looks]
     legend_above(figure, handles, methods)
@@ -138,7 +137,7 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing | N
     methods = evicting(list(dict.fromkeys([*names(overlap, "method_a"), *names(overlap, "method_b")])))
     if len(methods) < 2:
         return None
-    budgets = ordered(overlap, "budget")
+    budgets = budgets_of(overlap)
     columns = min(len(budgets), 2 if inches(width) >= WIDE else 1)
     labels = 0.066 * max(map(len, methods)) + 0.1
     cell = min((inches(width) - labels - 0.65 - 0.2 * (columns - 1)) / columns / len(methods), 0.42)
@@ -158,7 +157,7 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing | N
     bar.outline.set_visible(False)
     bar.set_label("Jaccard index")
     if len(budgets) > 1:
-        letter(axes, [f"budget {budget:,}" for budget in budgets])
+        letter(axes, [labelled(budget) for budget in budgets])
     caption = (
         "Agreement of the kept sets of two methods as Jaccard index (shared over united "
         f"positions){at_budgets(budgets)}: 1 means the same tokens, 0 none in common. It is averaged over "

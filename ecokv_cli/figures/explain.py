@@ -10,16 +10,20 @@ from matplotlib.colors import Normalize
 from matplotlib.patches import Rectangle
 from matplotlib.patheffects import withStroke
 
+from ecokv_cli.figures.budgets import at_budget, budgets_of, in_name, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.overlay import kept_over_image
 from ecokv_cli.figures.pages import cells_on, cut_out, finest_grid
 from ecokv_cli.figures.parts import (
+    LINE,
     WIDE,
+    fold,
     grid,
     heat_map,
     label_layers,
     letter,
     map_height,
+    most_lines,
     names,
     ordered,
     panel_grid,
@@ -32,8 +36,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from ecokv_cli.dump.schema import BoxInfo, ImageGrid
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.figures.parts import Array
     from ecokv_cli.studies.explain import Explanation
+
+
+AXIS, LETTERS = 0.3, 0.3
+"""Inches for the names of heads, and beside a panel's heading, on either side, for a panel's letter."""
 
 
 def kept_over_answer(positions: Table, dump: Explanation, width: str | float = "double") -> list[Drawing | None]:
@@ -54,7 +63,7 @@ def kept_over_answer(positions: Table, dump: Explanation, width: str | float = "
         if grid_of is None:
             continue
         cells, page = cells_on(positions, grid_of), cut_out(image, grid_of)
-        for budget in ordered(_evicted(positions), "budget"):
+        for budget in budgets_of(_evicted(positions)):
             drawing = kept_over_image(cells, page, budget=budget, image=number, width=width)
             drawings.append(drawing and _with_boxes(drawing, dump, grid_of))
     return drawings
@@ -76,7 +85,7 @@ def region_lost_by_head(region: Table, width: str | float = "double") -> list[Dr
         The first panel is what there is to lose.
     """
     inside = region.where(region="answer")
-    return [_region_map(inside, budget, width) for budget in ordered(_evicted(inside), "budget")]
+    return [_region_map(inside, budget, width) for budget in budgets_of(_evicted(inside))]
 
 
 def mass_kept_by_head(fidelity: Table, width: str | float = "double") -> list[Drawing | None]:
@@ -89,11 +98,11 @@ def mass_kept_by_head(fidelity: Table, width: str | float = "double") -> list[Dr
     width
         See `style.inches`.
     """
-    return [_mass_map(fidelity, budget, width) for budget in ordered(_evicted(fidelity), "budget")]
+    return [_mass_map(fidelity, budget, width) for budget in budgets_of(_evicted(fidelity))]
 
 
 @drawn
-def _region_map(region: Table, budget: int, width: str | float) -> Drawing:
+def _region_map(region: Table, budget: Budget, width: str | float) -> Drawing:
     rows = region.where(budget=budget)
     methods = names(rows, "method")
     one = rows.where(method=methods[0])
@@ -103,29 +112,29 @@ def _region_map(region: Table, budget: int, width: str | float) -> Drawing:
     caption = (
         f"Attention on the answer's region ({cells} image tokens that a box of the answer overlaps) by the queries of "
         "the answer that the full cache gives, mean over queries and the query heads of each KV head. (a) What there "
-        f"is to lose; the others: what each method loses of it at a budget of {budget:,} tokens, in attention of the "
+        f"is to lose; the others: what each method loses of it {at_budget(budget)}, in attention of the "
         "full cache (0 = the head keeps all it looks at). The score is that of its own answer. Bright heads read "
         "the answer; a method that loses them is likely to answer wrongly, though one layer may make up for another, "
         "which is not seen here: each layer is judged with the full cache in all others."
     )
     figure = _maps(rows, maps, "attention", width, zero=True)
-    name = f"region_lost_by_head_budget_{budget}"
-    title = f"Attention on the answer lost by head, budget {budget:,}"
+    name = f"region_lost_by_head_{in_name(budget)}"
+    title = f"Attention on the answer lost by head, {labelled(budget)}"
     return Drawing(name, title, figure, rows, caption)
 
 
 @drawn
-def _mass_map(fidelity: Table, budget: int, width: str | float) -> Drawing:
+def _mass_map(fidelity: Table, budget: Budget, width: str | float) -> Drawing:
     rows = fidelity.where(budget=budget)
     maps = {_with_answer(rows, m): grid(rows.where(method=m), "mass") for m in names(rows, "method")}
     caption = (
-        f"Attention mass that falls on what each method keeps at a budget of {budget:,} tokens, by layer and KV head, "
+        f"Attention mass that falls on what each method keeps {at_budget(budget)}, by layer and KV head, "
         "of the queries of the answer that the full cache gives (1 = nothing they look at is evicted). The score is "
         "that of the method's own answer. Each layer is judged with the full cache in all others."
     )
     figure = _maps(rows, maps, "attention mass kept", width, zero=False)
     return Drawing(
-        f"mass_kept_by_head_budget_{budget}", f"Attention mass kept by head, budget {budget:,}", figure, rows,
+        f"mass_kept_by_head_{in_name(budget)}", f"Attention mass kept by head, {labelled(budget)}", figure, rows,
         caption,
     )  # fmt: skip
 
@@ -136,7 +145,8 @@ def _maps(rows: Table, maps: dict[str, Array], label: str, width: str | float, *
     low, high = round_limits(np.concatenate([cells.ravel() for cells in maps.values()]))
     first = next(iter(maps.values()))
     columns = 3 if size >= WIDE else 1
-    height = map_height(len(first)) + 0.3
+    titles = [fold(title, (size - AXIS) / columns - LETTERS) for title in maps]
+    height = map_height(len(first)) + 0.3 + LINE * (most_lines(titles) - 1)
     figure, axes = panel_grid(size, len(maps), columns, height, extra=0.6, share="xy")
     norm = Normalize(0, high) if zero else Normalize(low, 1)
     meshes = [heat_map(ax, cells, norm, SEQUENTIAL) for ax, cells in zip(axes, maps.values(), strict=True)]
@@ -148,7 +158,7 @@ def _maps(rows: Table, maps: dict[str, Array], label: str, width: str | float, *
             ax.set_ylabel("KV head")
     for ax in axes[-columns:]:
         ax.set_xlabel("layer")
-    letter(axes, list(maps))
+    letter(axes, titles)
     bar = figure.colorbar(meshes[0], ax=axes, location="bottom", shrink=0.4, aspect=30, pad=0.02, label=label)
     bar.outline.set_visible(False)
     return figure
@@ -157,7 +167,7 @@ def _maps(rows: Table, maps: dict[str, Array], label: str, width: str | float, *
 def _with_answer(rows: Table, method: str) -> str:
     """A method with the score of its answer, as a panel's heading."""
     score = rows.where(method=method).rows[0]["score"]
-    return f"{method}, score {float(str(score)):.2g}".replace("[", "\n[")
+    return f"{method}, score {float(str(score)):.2g}"
 
 
 def _with_boxes(drawing: Drawing, explained: Explanation, page: ImageGrid) -> Drawing:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from matplotlib.lines import Line2D
-from matplotlib.ticker import NullLocator
 
+from ecokv_cli.figures.budgets import BudgetAxis, budget_of
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
@@ -19,9 +19,7 @@ from ecokv_cli.figures.parts import (
     letter,
     listed,
     names,
-    ordered,
     panel_grid,
-    spaced,
 )
 from ecokv_cli.figures.style import inches, method_styles
 from ecokv_cli.studies.statistics import over_samples
@@ -56,17 +54,14 @@ def fidelity_by_budget(fidelity: Table, width: str | float = "double") -> Drawin
         See `style.inches`.
     """
     data = _summarise(fidelity)
-    budgets = ordered(fidelity, "budget")
-    if len(budgets) == 1:
-        figure, scope = _dot_chart(data, inches(width)), f"at a budget of {budgets[0]:,} tokens"
-    else:
-        figure, scope = _lines(data, budgets, inches(width)), "against the budget (log scale)"
+    axis = BudgetAxis.of(fidelity)
+    figure = _dot_chart(data, inches(width)) if len(axis.places) == 1 else _lines(data, axis, inches(width))
     caption = (
-        f"Fidelity of the evicted cache {scope}, on held-out queries that had no part in choosing tokens: "
+        f"Fidelity of the evicted cache {axis.words}, on held-out queries that had no part in choosing tokens: "
         "(a) attention mass that falls on kept tokens, (b) relative error of the attention output, (c) cosine of the "
         "output with that of the full cache; arrows say which way is better. Marks are means over "
-        f"{averaged(fidelity)}, thin bars span the middle half of {_spread_words(fidelity)}. The budget counts tokens "
-        f"per KV head and layer, window included.{_windows(fidelity)}"
+        f"{averaged(fidelity)}, thin bars span the middle half of {_spread_words(fidelity)}. The budget is per KV "
+        f"head and layer, window included.{_windows(fidelity)}"
     )
     return Drawing("fidelity_by_budget", "Fidelity on held-out queries", figure, data, caption)
 
@@ -97,36 +92,32 @@ def _summarise(fidelity: Table) -> Table:
     return data
 
 
-def _lines(data: Table, budgets: list[int], width: float) -> Figure:
+def _lines(data: Table, axis: BudgetAxis, width: float) -> Figure:
     methods = names(data, "method")
     styles = method_styles(methods)
     wide = width >= WIDE
     figure, axes = panel_grid(
         width, 3, 3 if wide else 1, 1.95 if wide else 1.6, extra=legend_height(width, methods), share="x"
     )
-    steps = np.diff(np.log2(budgets))
-    shift = 0.5 * float(steps.min()) / len(methods)
+    shift = 0.5 * axis.gap / len(methods)
     for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):
         for i, method in enumerate(methods):
             rows = data.where(method=method, measure=measure)
             # Methods are set a little apart so that their bars do not hide each other.
             aside = 0.0 if method == "full" else 2.0 ** (shift * (i - (len(methods) - 1) / 2))
-            _line(ax, rows, styles[method], aside or 1.0)
-        ax.set_xscale("log", base=2)
-        ax.xaxis.set_minor_locator(NullLocator())
-        ticks = [budgets[k] for k in spaced(list(np.log2(budgets)), float(steps.sum()), 7)]
-        ax.set_xticks(ticks, [f"{tick:,}" for tick in ticks])
+            _line(ax, rows, styles[method], axis, aside or 1.0)
+        axis.finish(ax)
         ax.set_ylabel(label)
         ax.grid(axis="y")
     for ax in axes if wide else axes[-1:]:
-        ax.set_xlabel("budget (tokens per KV head)")
+        ax.set_xlabel(axis.label)
     letter(axes)
     legend_above(figure, [_handle(styles[m]) for m in methods], methods)
     return figure
 
 
-def _line(ax: Axes, rows: Table, style: MethodStyle, aside: float) -> None:
-    x = np.array(rows.numbers("budget")) * aside
+def _line(ax: Axes, rows: Table, style: MethodStyle, axis: BudgetAxis, aside: float) -> None:
+    x = np.array([axis.places[budget_of(row)] for row in rows]) * aside
     order = np.argsort(x)
     mean, low, high = (np.array(rows.numbers(c))[order] for c in ("mean", "q25", "q75"))
     ax.vlines(x[order], low, high, color=style.color, linewidth=0.7, alpha=0.8)

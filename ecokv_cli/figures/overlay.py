@@ -11,8 +11,9 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from PIL import Image
 
+from ecokv_cli.figures.budgets import at_budget, in_name, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, listed, names, whole
+from ecokv_cli.figures.parts import LINE, WIDE, fold, listed, most_lines, names, whole
 from ecokv_cli.figures.style import QUIET, inches, new_figure
 from ecokv_cli.studies.tables import Table
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.figures.parts import Array
     from ecokv_cli.studies.tables import Value
 
@@ -50,7 +52,7 @@ def kept_over_image(
     positions: Table,
     page: GridImage,
     *,
-    budget: int,
+    budget: Budget,
     image: int = 0,
     width: str | float = "double",
 ) -> Drawing | None:
@@ -84,7 +86,9 @@ def kept_over_image(
     columns = math.ceil(len(methods) / bands)
     across = (inches(width) - 0.25) / columns - 0.08
     tall = min(across * page.image.height / page.image.width, 2.4)
-    figure = new_figure(inches(width), bands * (len(scopes) * (tall + 0.22) + 0.3) + 0.5, "compressed")
+    titles = [fold(method, across) for method in methods]
+    heading = 0.3 + LINE * max(most_lines(titles) - 2, 0)
+    figure = new_figure(inches(width), bands * (len(scopes) * (tall + 0.22) + heading) + 0.5, "compressed")
     axes = figure.subplots(bands * len(scopes), columns, squeeze=False)
     for i in range(bands * columns):
         band, column = divmod(i, columns)
@@ -95,14 +99,14 @@ def kept_over_image(
                 continue
             _draw(ax, page, _shares(cells.where(method=methods[i], layer=layer, kv_head=head), page), across)
             if k == 0:
-                ax.set_title(methods[i].replace("[", "\n["))
+                ax.set_title(titles[i])
             if column == 0 and len(scopes) > 1:
                 ax.set_ylabel(_scope_name(layer, head))
     _colour_bar(figure, axes)
     data = Table("kept_over_image", cells.columns, [row for row in cells if row["method"] in methods])
     chosen = listed([_scope_name(*scope) for scope in scopes if scope != _ALL]) if len(scopes) > 1 else ""
     caption = (
-        f"Image tokens that each method keeps at a budget of {budget:,} tokens, drawn over the image: every cell is "
+        f"Image tokens that each method keeps {at_budget(budget)}, drawn over the image: every cell is "
         f"one of {page.rows} x {page.cols} image tokens. Dark blue cells are kept in all layers and KV heads, pale "
         "cells are evicted everywhere, shades between give the share of layers and heads that keep the cell. "
         "The percentage below is the share of image tokens kept; methods differ in it because text competes for the "
@@ -111,7 +115,7 @@ def kept_over_image(
     if chosen:
         caption += f" Further rows show single heads ({chosen}), where a cell is either kept or not."
     return Drawing(
-        f"kept_over_image_{image}_budget_{budget}", f"Kept image tokens, budget {budget:,}", figure, data, caption
+        f"kept_over_image_{image}_{in_name(budget)}", f"Kept image tokens, {labelled(budget)}", figure, data, caption
     )
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from PIL import Image
 
+from ecokv_cli.figures.budgets import budgets_of
 from ecokv_cli.figures.overlay import GridImage, kept_over_image
-from ecokv_cli.figures.parts import ordered
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -32,8 +32,7 @@ def kept_over_images(positions: Table, dump: Dump, width: str | float = "double"
         with Image.open(dump.folder / info.file) as image:
             page = cut_out(image, grid)
         drawn += [
-            kept_over_image(cells, page, budget=budget, image=number, width=width)
-            for budget in ordered(cells, "budget")
+            kept_over_image(cells, page, budget=budget, image=number, width=width) for budget in budgets_of(cells)
         ]
     return drawn
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -32,6 +33,9 @@ WIDE = 5.0
 _TICK_STEPS = (1, 2, 4, 5, 8, 10, 20, 40)
 _CHARACTER, _HANDLE = 0.06, 0.42
 """Rough widths in inches of one character of a legend, and of an entry's handle and gaps."""
+
+LINE = 0.125
+"""Inches that a further line of a label takes."""
 
 
 def whole(value: Value) -> int:
@@ -155,17 +159,39 @@ def letter(axes: Iterable[Axes], texts: Sequence[str] = ()) -> None:
 
 def legend_above(figure: Figure, handles: Sequence[Artist], labels: Sequence[str]) -> None:
     """Put a legend over the whole figure, in as few rows as its width allows."""
-    columns = math.ceil(len(labels) / _legend_rows(figure.get_figwidth(), labels))
-    figure.legend(handles, labels, loc="outside upper center", ncols=columns)
+    folded = _folded(figure.get_figwidth(), labels)
+    columns = math.ceil(len(labels) / _legend_rows(figure.get_figwidth(), folded))
+    figure.legend(handles, folded, loc="outside upper center", ncols=columns)
 
 
 def legend_height(width: float, labels: Sequence[str]) -> float:
     """Inches that `legend_above` needs in a figure of the given width."""
-    return 0.155 * _legend_rows(width, labels) + 0.05
+    folded = _folded(width, labels)
+    return 0.155 * _legend_rows(width, folded) + 0.05 + LINE * sum(label.count("\n") for label in folded)
+
+
+def fold(label: str, inches: float) -> str:
+    """Break the name of a method, or of two, into lines that fit: before brackets and signs, and after commas."""
+    lines = [""]
+    for piece in re.split(r"(?=\[)|(?<=,)|(?= − )", label):
+        if lines[-1] and _CHARACTER * len(lines[-1] + piece) > inches:
+            lines.append(piece.lstrip())
+        else:
+            lines[-1] += piece
+    return "\n".join(lines)
+
+
+def most_lines(labels: Iterable[str]) -> int:
+    """Lines of the label that has most."""
+    return max(label.count("\n") + 1 for label in labels)
+
+
+def _folded(width: float, labels: Sequence[str]) -> list[str]:
+    return [fold(label, width - _HANDLE) for label in labels]
 
 
 def _legend_rows(width: float, labels: Sequence[str]) -> int:
-    widths = [_CHARACTER * len(label) + _HANDLE for label in labels]
+    widths = [_CHARACTER * max(map(len, label.split("\n"))) + _HANDLE for label in labels]
     count, rows = len(labels), 1
     # A legend fills column after column, and a column is as wide as its widest entry.
     while rows < count and sum(max(widths[i : i + rows]) for i in range(0, count, rows)) > width:
@@ -218,8 +244,3 @@ def counted(number: int, thing: str) -> str:
 def evicting(methods: list[str]) -> list[str]:
     """The methods without the full cache, which keeps everything and would only take room."""
     return [method for method in methods if method != "full"] or methods
-
-
-def at_budgets(budgets: list[int], mark: str = "panel") -> str:
-    """At which budget, or what tells budgets apart; to follow a first clause."""
-    return f", at a budget of {budgets[0]:,} tokens" if len(budgets) == 1 else f", with one {mark} per budget"

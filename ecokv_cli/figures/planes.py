@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from matplotlib.lines import Line2D
 
+from ecokv_cli.figures.budgets import at_budget, budgets_of, in_name, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, legend_above, legend_height, letter, listed, names, ordered, panel_grid
+from ecokv_cli.figures.parts import WIDE, legend_above, legend_height, letter, listed, names, panel_grid
 from ecokv_cli.figures.profiles import TENSOR_NAMES
 from ecokv_cli.figures.roles import MARKS, present_roles
 from ecokv_cli.figures.style import FAINT, inches, new_figure
@@ -18,6 +19,7 @@ from ecokv_cli.studies.tables import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.figures.parts import Array
     from ecokv_cli.studies.tables import Value
 
@@ -98,11 +100,11 @@ def _cloud(ax: Axes, points: Table) -> None:
 
 def kept_in_planes(plane: Table, positions: Table, width: str | float = "double") -> list[Drawing | None]:
     """`kept_in_plane` for every budget."""
-    return [kept_in_plane(plane, positions, budget=budget, width=width) for budget in ordered(positions, "budget")]
+    return [kept_in_plane(plane, positions, budget=budget, width=width) for budget in budgets_of(positions)]
 
 
 @drawn
-def kept_in_plane(plane: Table, positions: Table, *, budget: int, width: str | float = "double") -> Drawing | None:
+def kept_in_plane(plane: Table, positions: Table, *, budget: Budget, width: str | float = "double") -> Drawing | None:
     """Draw which keys of one head every method keeps, in the plane of the full cache, on the same axes.
 
     Parameters
@@ -152,14 +154,14 @@ def kept_in_plane(plane: Table, positions: Table, *, budget: int, width: str | f
     labels = [*(f"kept {role}" for role in present), "evicted"]
     legend_above(figure, [*(MARKS[role].handle for role in present), evicted], labels)
     caption = (
-        f"Keys that each method keeps at a budget of {budget:,} tokens in KV head {head} of layer {layer}, sample "
+        f"Keys that each method keeps {at_budget(budget)} in KV head {head} of layer {layer}, sample "
         f"{plane.rows[0]['sample']}, on the first two principal components of all keys. The plane is fitted once on "
         "the full cache, so all panels have the same axes; axis labels give the share of the variance each component "
         "explains. Grey dots are evicted. A method that keeps marks all over the cloud keeps diverse keys; one whose "
         "marks crowd together keeps keys that are alike, and leaves parts of the cloud without any."
     )
-    title = f"Kept keys in two dimensions, budget {budget:,}"
-    return Drawing(f"kept_in_plane_budget_{budget}", title, figure, data, caption)
+    title = f"Kept keys in two dimensions, {labelled(budget)}"
+    return Drawing(f"kept_in_plane_{in_name(budget)}", title, figure, data, caption)
 
 
 def _limits(plane: Table) -> Array:

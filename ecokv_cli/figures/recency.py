@@ -9,10 +9,10 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.lines import Line2D
 
+from ecokv_cli.figures.budgets import at_budgets, budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
-    at_budgets,
     averaged,
     evicting,
     legend_above,
@@ -57,7 +57,7 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
         See `style.inches`.
     """
     data = _over_samples(common_bins(recency), "kept_by_age")
-    budgets = ordered(recency, "budget")
+    budgets = budgets_of(recency)
     figure = _panels(data, inches(width))
     caption = (
         f"Share of the positions that each method keeps{at_budgets(budgets, 'line')}, by age: 0 is the last token of "
@@ -82,7 +82,7 @@ def kept_recent(positions: Table, width: str | float = "double") -> Drawing:
         See `style.inches`.
     """
     data = _over_samples(recent(positions), "kept_recent")
-    budgets = ordered(positions, "budget")
+    budgets = budgets_of(positions)
     figure = _panels(data, inches(width))
     caption = (
         f"How often each of the last {1 + max(ordered(data, 'age_low'))} positions of the prompt is kept"
@@ -108,7 +108,7 @@ def _over_samples(binned: Table, name: str) -> Table:
     for row in over_samples(binned.among("method", methods), BINS, ("kept",)):
         ends = {"kept": row["mean"], "low": row["low"], "high": row["high"], "samples": row["n"]}
         data.add(**{c: row[c] for c in BINS}, **ends)
-    data.rows.sort(key=lambda row: (methods.index(str(row["method"])), whole(row["budget"]), whole(row["age_low"])))
+    data.rows.sort(key=lambda row: (methods.index(str(row["method"])), budget_of(row), whole(row["age_low"])))
     return data
 
 
@@ -154,10 +154,10 @@ def in_bins(recency: Table, widest: int, longest: int) -> Table:
 
 
 def _panels(data: Table, width: float) -> Figure:
-    methods, budgets = names(data, "method"), ordered(data, "budget")
+    methods, budgets = names(data, "method"), budgets_of(data)
     lows = ordered(data, "age_low")
     edges = np.array([*lows, 1 + max(ordered(data, "age_high"))])
-    labels = [f"budget {budget:,}" for budget in budgets]
+    labels = [labelled(budget) for budget in budgets]
     columns = 3 if width >= WIDE else 1 if len(methods) == 1 else 2
     extra = legend_height(width, labels) + 0.2
     figure, axes = panel_grid(width, len(methods), columns, 1.35, extra=extra, share="xy")

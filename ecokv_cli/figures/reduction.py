@@ -99,7 +99,7 @@ def reduce_eviction(results: Sequence[Eviction], measures: Sequence[str], longes
         {
             "fidelity": Reduction(
                 cells=("method", "budget", "layer", "kv_head"), level=("method", "budget"),
-                means=(*_FIDELITY, "window"), series=_FIDELITY,
+                means=(*_FIDELITY, "kept", "window"), series=_FIDELITY,
             ),
             "ledger": Reduction(cells=("method", "budget", "note"), means=("kept", "exact")),
             "positions": Reduction(level=BINS, series=("kept",), first=SAMPLES, prepare=recent),

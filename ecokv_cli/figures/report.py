@@ -171,7 +171,7 @@ def _figure(picture: Drawing | Plate, folder: str, home: Path) -> dict[str, Any]
 def _table(view: TableView) -> dict[str, Any]:
     columns = tuple(view.columns) or view.table.columns
     rows = view.table.rows[: view.limit]
-    cells = [_column([row[name] for row in rows]) for name in columns]
+    cells = [(_budgets if name == "budget" else _column)([row[name] for row in rows]) for name in columns]
     return {
         "caption": view.caption,
         "columns": [(n.replace("_", " "), _numeric([row[n] for row in rows])) for n in columns],
@@ -191,6 +191,11 @@ def _column(values: Sequence[Value]) -> list[tuple[str, str]]:
     largest = max((abs(value) for value in values if isinstance(value, float)), default=0.0)
     decimals = min(max(3 - math.floor(math.log10(largest)), 0), 4) if largest else 1
     return [(_shown(value, decimals), "" if value is None else str(value)) for value in values]
+
+
+def _budgets(values: Sequence[Value]) -> list[tuple[str, str]]:
+    """As `_column`, but a share of the prompt stands as it was asked, beside tokens."""
+    return [(str(v) if isinstance(v, float) else _shown(v), "" if v is None else str(v)) for v in values]
 
 
 def _shown(value: object, decimals: int = 0) -> str:

@@ -11,6 +11,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from ecokv_cli.errors import MethodError, ModelError, UsageError
+from ecokv_cli.eviction.budget import require_budget
 from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.method import Method
 from ecokv_cli.eviction.spec import parse_method
@@ -23,6 +24,7 @@ from ecokv_cli.models.support import require_supported, require_supported_config
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.memory import Memory
     from ecokv_cli.eviction.route import Route
 
@@ -31,7 +33,7 @@ _inside: WeakSet[Any] = WeakSet()
 
 
 @contextmanager
-def evicted(model: Any, spec: str, budget: int, head_scores: torch.Tensor | None = None) -> Iterator[None]:
+def evicted(model: Any, spec: str, budget: Budget, head_scores: torch.Tensor | None = None) -> Iterator[None]:
     """Inside the block every `generate` call of `model` decodes on a cache evicted by one method.
 
     Each call is a prefill of its own: while the prompt goes through a layer, the method selects from that layer's keys,
@@ -45,15 +47,16 @@ def evicted(model: Any, spec: str, budget: int, head_scores: torch.Tensor | None
     spec
         Method, such as ``snapkv+ecokv`` or ``route[0-5=snapkv,6-=keydiff]``.
     budget
-        Tokens per KV head, on average over the heads and layers that the method shares it among; the protected window
-        is part of it. A budget of the prompt's length or more evicts nothing.
+        Tokens per KV head, or a share 0 < r < 1 of each prompt, on average over the heads and layers that the method
+        shares it among; the protected window is part of it. A budget of the prompt's length or more evicts nothing.
     head_scores
         ``[L, H_q]`` visual-head scores of this model, for methods that need them.
 
     Raises
     ------
     MethodError
-        If the method is unknown, cannot honour the budget, or needs what a running model does not have.
+        If the method is unknown, cannot honour the budget, or needs what a running model does not have; from inside
+        `generate` for a share that is too small for the prompt.
     ModelError
         If the model's cache cannot be evicted.
     UsageError
@@ -122,7 +125,7 @@ class _Untouched:
 class _Generation:
     """Watches the forward passes of one model: the first on an empty cache is a prompt, all others decode."""
 
-    def __init__(self, model: Any, spec: str, budget: int, head_scores: torch.Tensor | None) -> None:
+    def __init__(self, model: Any, spec: str, budget: Budget, head_scores: torch.Tensor | None) -> None:
         require_supported_config(model.config)
         require_supported(model)
         self.model, self.name = model, type(model).__name__
@@ -257,11 +260,10 @@ class _Generation:
 
 
 def _usable(
-    method: Method | Route, budget: int, head_scores: torch.Tensor | None, shape: tuple[int, int]
+    method: Method | Route, budget: Budget, head_scores: torch.Tensor | None, shape: tuple[int, int]
 ) -> list[Method]:
     """The single methods of a method, refused where a running model cannot give what they need."""
-    if budget < 1:
-        raise UsageError(f"budget {budget}: must be 1 or more")
+    require_budget(budget)
     method.require_budget(budget)
     singles = [method] if isinstance(method, Method) else [span.method for span in method.spans]
     needs = {need for single in singles for need in single.host.needs}

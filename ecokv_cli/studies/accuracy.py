@@ -231,9 +231,9 @@ def _by_arm(answers: Table, column: str) -> dict[Key, dict[str, float]]:
     return arms
 
 
-def _order(key: Key) -> tuple[int, int]:
-    """The full cache first, then by falling budget; methods in the order they were given."""
-    return (0, 0) if key[1] is None else (1, -int(str(key[1])))
+def _order(key: Key) -> tuple[int, float]:
+    """The full cache first, then tokens and then shares, each by falling budget; methods in the order of the arms."""
+    return (0, 0) if key[1] is None else (1, -float(str(key[1])))
 
 
 def _reference(

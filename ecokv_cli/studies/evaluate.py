@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ecokv_cli.errors import MethodError
 from ecokv_cli.eviction.method import Method
 from ecokv_cli.studies.measuring import clock, decoding_peak
-from ecokv_cli.studies.selecting import capture_for, layers_of, select_arms
+from ecokv_cli.studies.selecting import capture_for, layers_of, require_budgets, select_arms
 from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
     from ecokv_cli.dump.schema import BoxInfo
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.route import Route
     from ecokv_cli.eviction.selection import Selection
     from ecokv_cli.models.capture import Captured
@@ -64,7 +65,7 @@ class Arm:
     """A method at a budget; for a method that never evicts the budget is None."""
 
     method: Method | Route
-    budget: int | None
+    budget: Budget | None
 
     @property
     def window(self) -> int:
@@ -95,18 +96,19 @@ class EvaluateSettings:
 
 
 def arms_of(
-    methods: Sequence[Method | Route], budgets: Sequence[int], windows: Sequence[int] | None = None
+    methods: Sequence[Method | Route], budgets: Sequence[Budget], windows: Sequence[int] | None = None
 ) -> tuple[Arm, ...]:
     """Every method at every budget with every window (its own if none are given), each once, the full cache first.
 
-    Budgets that cannot hold what a method protects are left out, see `unfit`.
+    Budgets that cannot hold what a method protects are left out, see `unfit`; of a share that is known only once there
+    is a prompt.
 
     Raises
     ------
     MethodError
         If no budget is large enough for a method, or it sees the answer it is judged by.
     """
-    arms: dict[tuple[str, int | None], Arm] = {}
+    arms: dict[tuple[str, Budget | None], Arm] = {}
     for method in methods:
         if "decode_queries" in getattr(getattr(method, "host", None), "needs", ()):
             raise MethodError(f"{method.name}: sees the queries of the answer, so its accuracy would mean nothing")
@@ -124,10 +126,10 @@ def arms_of(
 
 
 def unfit(
-    methods: Sequence[Method | Route], budgets: Sequence[int], windows: Sequence[int] | None = None
-) -> dict[tuple[str, int | None], MethodError]:
+    methods: Sequence[Method | Route], budgets: Sequence[Budget], windows: Sequence[int] | None = None
+) -> dict[tuple[str, Budget | None], MethodError]:
     """Methods and budgets that do not go together, with the reason: the budget cannot hold window and sinks."""
-    refused: dict[tuple[str, int | None], MethodError] = {}
+    refused: dict[tuple[str, Budget | None], MethodError] = {}
     for method in methods:
         for sized in _with_windows(method, windows):
             for budget in budgets:
@@ -173,11 +175,18 @@ def answer(loaded: LoadedModel, question: Question, settings: EvaluateSettings) 
         memories included) and `cache_ratio` its share of the full one; `peak_bytes` the most that decoding holds, see
         `decoding_peak`. `scoring_seconds` is the time to score and select, each arm as if it were run alone;
         `decode_seconds` that of all forward passes for `decoded` tokens. `score` is empty until `graded`.
+
+    Raises
+    ------
+    MethodError
+        If the budget of an arm, as a share of this prompt, cannot hold what the method protects.
     """
     from ecokv_cli.models.evicted import decode_evicted
     from ecokv_cli.models.prompting import prepare
 
     prepared = prepare(loaded, question.images, question.prompt, template=settings.template)
+    tokens = prepared.inputs["input_ids"].shape[1]
+    require_budgets(question.id, tokens, ((arm.method, arm.budget) for arm in settings.arms))
     began = clock(loaded.model.device)
     captured = capture_for(loaded, prepared.inputs, settings, decode=0)
     prefill = clock(loaded.model.device) - began
@@ -197,7 +206,7 @@ def answer(loaded: LoadedModel, question: Question, settings: EvaluateSettings) 
             method=arm.method.name,
             budget=arm.budget,
             window=arm.window,
-            tokens=captured.prompt_tokens,
+            tokens=tokens,
             kept=sum(int(selection.counts.sum()) for selection in chosen[number].values()) / places,
             prediction=prediction,
             answers=" | ".join(question.answers),

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, product
 from statistics import fmean
 from typing import TYPE_CHECKING
 
 import torch
 
+from ecokv_cli.eviction.budget import require_budget, tokens_of
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
 from ecokv_cli.eviction.route import Route
 from ecokv_cli.eviction.spec import parse_method
 from ecokv_cli.studies.plane import PLANE, plane_rows
+from ecokv_cli.studies.selecting import require_budgets
 from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Sequence
 
     from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.method import Method
     from ecokv_cli.eviction.selection import Selection
@@ -34,7 +37,8 @@ class EvictSettings:
     Attributes
     ----------
     methods, budgets
-        Every method is run at every budget (tokens per KV head, window included).
+        Every method is run at every budget (per KV head, window included): an int of tokens, or a float 0 < r < 1, the
+        share of each sample's own prompt.
     layers, heads
         Layer and KV head numbers.
     focus
@@ -44,16 +48,27 @@ class EvictSettings:
     """
 
     methods: tuple[Method | Route, ...]
-    budgets: tuple[int, ...]
+    budgets: tuple[Budget, ...]
     layers: tuple[int, ...]
     heads: tuple[int, ...]
     focus: tuple[int, int]
     head_scores: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
-        for method in self.methods:
-            for budget in self.budgets:
+        for budget in self.budgets:
+            require_budget(budget)
+            for method in self.methods:
                 method.require_budget(budget)
+
+    def require_fit(self, dump: Dump) -> None:
+        """Refuse a sample with a prompt so short that a share of it cannot hold what a method protects.
+
+        Raises
+        ------
+        MethodError
+            Naming the sample.
+        """
+        require_budgets(dump.manifest.sample, len(dump.manifest.tokens.ids), product(self.methods, self.budgets))
 
 
 @dataclass(frozen=True)
@@ -99,10 +114,10 @@ class Eviction:
 class _Tally:
     """Sums over layers and heads of one sample, per method and budget."""
 
-    kept: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
-    focus: dict[tuple[str, int], torch.Tensor] = field(default_factory=dict)
-    masks: dict[tuple[str, int], list[torch.Tensor]] = field(default_factory=dict)
-    overlaps: dict[tuple[int, str, str], list[float]] = field(default_factory=dict)
+    kept: dict[tuple[str, Budget], torch.Tensor] = field(default_factory=dict)
+    focus: dict[tuple[str, Budget], torch.Tensor] = field(default_factory=dict)
+    masks: dict[tuple[str, Budget], list[torch.Tensor]] = field(default_factory=dict)
+    overlaps: dict[tuple[Budget, str, str], list[float]] = field(default_factory=dict)
     heads: int = 0
 
 
@@ -123,13 +138,16 @@ def evict(
     Returns
     -------
     Eviction
-        Long-format tables. Budgets count tokens per KV head and layer, the window included; a budget of N or more
-        keeps everything and says so in the ledger's note.
+        Long-format tables. Budgets are per KV head and layer, the window included; `budget` is what was asked, and the
+        ledger's `nominal` what it comes to in tokens. One of N or more keeps everything and says so in the ledger's
+        note.
 
     Raises
     ------
     DumpError
         If a sample has no decode queries.
+    MethodError
+        If a share of a sample's prompt cannot hold what a method protects.
     NonFiniteError
         If a tensor or a score is NaN or infinite.
     """
@@ -143,16 +161,7 @@ def evict(
         Table(
             "ledger",
             (
-                *setting,
-                "layer",
-                "kv_head",
-                "tokens",
-                "nominal",
-                "window_kept",
-                "free_kept",
-                "kept",
-                "state",
-                "exact",
+                *setting, "layer", "kv_head", "tokens", "nominal", "window_kept", "free_kept", "kept", "state", "exact",
                 "note",
             ),
         ),
@@ -165,9 +174,10 @@ def evict(
         Table("overlap", (*who, "budget", "method_a", "method_b", "jaccard")),
         Table("plane", PLANE),
         {},
-    )
+    )  # fmt: skip
     done, total = 0, len(samples) * len(settings.layers)
     for dump in samples:
+        settings.require_fit(dump)
         tally = _Tally()
         for layer in dump.layers(settings.layers):
             _evict_layer(result, tally, dump, replace(layer, head_scores=settings.head_scores), settings)
@@ -185,9 +195,10 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
     tally.heads += len(settings.heads)
     oracle = parse_method("oracle")
     best = {budget: oracle.select(layer, budget) for budget in settings.budgets}
-    chosen: dict[tuple[str, int], Selection] = {}
+    sizes = {budget: tokens_of(budget, layer.tokens) for budget in settings.budgets}
+    chosen: dict[tuple[str, Budget], Selection] = {}
     for method in settings.methods:
-        scores = method.scores(layer, max(settings.budgets))
+        scores = method.scores(layer, max(sizes.values()))
         for budget in settings.budgets:
             selection = method.select(layer, budget, scores)
             chosen[method.name, budget] = selection
@@ -216,7 +227,7 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
                 result.ledger.add(
                     **where,
                     tokens=layer.tokens,
-                    nominal=budget,
+                    nominal=sizes[budget],
                     window_kept=selection.window,
                     free_kept=kept - selection.window,
                     state=selection.state,
@@ -229,7 +240,9 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
             tally.overlaps.setdefault((budget, a, b), []).extend(pair)
 
 
-def _record(tally: _Tally, selection: Selection, key: tuple[str, int], layer: Layer, settings: EvictSettings) -> None:
+def _record(
+    tally: _Tally, selection: Selection, key: tuple[str, Budget], layer: Layer, settings: EvictSettings
+) -> None:
     kept = selection.mask[list(settings.heads)].sum(0, dtype=torch.float64).cpu()
     tally.kept[key] = tally.kept.get(key, torch.zeros_like(kept)) + kept
     tally.masks.setdefault(key, []).append(selection.mask.cpu())
@@ -255,11 +268,12 @@ def _summarise(result: Eviction, tally: _Tally, dump: Dump, settings: EvictSetti
         result.overlap.add(**who, budget=budget, method_a=a, method_b=b, jaccard=sum(values) / len(values))
 
 
-def _add_positions(table: Table, where: dict[str, Value], dump: Dump, share: Iterable[float]) -> None:
+def _add_positions(table: Table, where: dict[str, Value], dump: Dump, share: Sequence[float]) -> None:
     tokens = dump.manifest.tokens
-    columns = zip(tokens.roles, tokens.image, tokens.row, tokens.col, share, strict=True)
-    for position, (role, image, row, col, kept) in enumerate(columns):
-        table.add(**where, position=position, role=role, image=image, row=row, col=col, kept=kept)
+    table.extend(
+        where, position=range(len(share)), role=tokens.roles, image=tokens.image, row=tokens.row, col=tokens.col,
+        kept=share,
+    )  # fmt: skip
 
 
 def _add_roles(table: Table, where: dict[str, Value], roles: Sequence[str], share: torch.Tensor) -> None:

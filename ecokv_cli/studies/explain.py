@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import fmean
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
 from ecokv_cli.errors import ModelError
+from ecokv_cli.eviction.budget import tokens_of
 from ecokv_cli.eviction.fidelity import HeldOut
 from ecokv_cli.studies.headscores import positions_of
 from ecokv_cli.studies.selecting import capture_for, layers_of, select_arms
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from ecokv_cli.dump.schema import BoxInfo, ImageGrid, Tokens
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.selection import Selection
     from ecokv_cli.models.loading import LoadedModel
@@ -93,10 +95,10 @@ class Explanation:
         A column per method holds the attention it loses: on the answer's region, or on all positions without one.
         `attention` is what there is to lose.
         """
-        budgets = [int(str(budget)) for budget in self.fidelity.distinct("budget") if budget is not None]
-        rows = (self.region.where(region=ANSWER) if self.focus else self.fidelity).where(
-            budget=min(budgets, default=None)
-        )
+        budgets = [cast("Budget", budget) for budget in self.fidelity.distinct("budget") if budget is not None]
+        tokens = cast("int", self.answers.rows[0]["tokens"])
+        smallest = min(budgets, key=lambda budget: tokens_of(budget, tokens), default=None)
+        rows = (self.region.where(region=ANSWER) if self.focus else self.fidelity).where(budget=smallest)
         methods = [str(method) for method in rows.distinct("method")]
         heads: dict[tuple[Value, Value], dict[str, Value]] = defaultdict(dict)
         for row in rows:
@@ -106,7 +108,7 @@ class Explanation:
         table = Table("explain_heads", ("sample", "budget", "layer", "kv_head", "attention", *methods))
         ranked = sorted(heads.items(), key=lambda item: -fmean(float(str(item[1][method])) for method in methods))
         for (layer, head), line in ranked:
-            table.add(sample=self.question.id, budget=min(budgets, default=None), layer=layer, kv_head=head, **line)
+            table.add(sample=self.question.id, budget=smallest, layer=layer, kv_head=head, **line)
         return table
 
     @property

@@ -5,19 +5,39 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from ecokv_cli.errors import MethodError
+from ecokv_cli.eviction.budget import tokens_of
 from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.method import Method
 from ecokv_cli.geometry.similarity import working
 from ecokv_cli.studies.measuring import clock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.route import Route
     from ecokv_cli.eviction.selection import Selection
     from ecokv_cli.models.capture import Captured
     from ecokv_cli.models.loading import LoadedModel
     from ecokv_cli.studies.evaluate import Arm, EvaluateSettings
+
+
+def require_budgets(sample: str, tokens: int, arms: Iterable[tuple[Method | Route, Budget | None]]) -> None:
+    """Refuse a sample with a prompt so short that a share of its `tokens` cannot hold what a method protects.
+
+    Raises
+    ------
+    MethodError
+        Naming the sample.
+    """
+    for method, budget in arms:
+        if budget is None:
+            continue
+        try:
+            method.require_budget(budget, tokens)
+        except MethodError as error:
+            raise MethodError(f"sample {sample}: {error}") from None
 
 
 def capture_for(loaded: LoadedModel, inputs: dict[str, Any], settings: EvaluateSettings, *, decode: int) -> Captured:
@@ -63,9 +83,10 @@ def select_arms(layer: Layer, arms: Sequence[Arm]) -> tuple[list[Selection], lis
     device = layer.keys.device
     for mine in numbers.values():
         method, budgets = arms[mine[0]].method, [arms[number].budget or layer.tokens for number in mine]
+        largest = max(min(tokens_of(budget, layer.tokens), layer.tokens) for budget in budgets)
         own = replace(layer)  # without what other methods computed and left there, so that each pays for its own
         began = clock(device)
-        scores = None if method.keeps_all else method.scores(own, min(max(budgets), layer.tokens))
+        scores = None if method.keeps_all else method.scores(own, largest)
         scoring = clock(device) - began
         for number, budget in zip(mine, budgets, strict=True):
             began = clock(device)

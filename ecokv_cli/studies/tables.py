@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     import numpy.typing as npt
 
@@ -73,6 +73,16 @@ class Table:
             odd = sorted(values.keys() ^ set(self.columns))
             raise ValueError(f"table {self.name}: columns {odd} are missing or unknown")
         self.rows.append({c: _clean(values[c]) for c in self.columns})
+
+    def extend(self, shared: Mapping[str, Value], **columns: Sequence[Value]) -> None:
+        """Append a row for each entry of `columns`, which are equally long; `shared` is the same in all of them."""
+        if {*shared, *columns} != set(self.columns):
+            odd = sorted({*shared, *columns} ^ set(self.columns))
+            raise ValueError(f"table {self.name}: columns {odd} are missing or unknown")
+        # Keys in the order of the columns, values to be replaced.
+        row = {c: _clean(shared[c]) if c in shared else None for c in self.columns}
+        cleaned = zip(*(map(_clean, column) for column in columns.values()), strict=True)
+        self.rows.extend(row | dict(zip(columns, values, strict=True)) for values in cleaned)
 
     def where(self, **wanted: Value) -> Table:
         """Rows whose columns equal the given values."""

@@ -23,7 +23,7 @@ _LATEX = {
 def markdown(table: Table, columns: Sequence[str], bold: Cells = frozenset()) -> str:
     """A Markdown table of the given columns; numbers to the right, undefined ones as a dash, some cells in bold."""
     numeric = _numeric(table, columns)
-    rows = [[_strong(_number(row[c]), "**{}**", (i, c) in bold) for c in columns] for i, row in enumerate(table)]
+    rows = [[_strong(_number(row[c], c), "**{}**", (i, c) in bold) for c in columns] for i, row in enumerate(table)]
     head, *body = ([cell.replace("|", "\\|") for cell in line] for line in (columns, *rows))
     lines = [head, ["---:" if right else ":---" for right in numeric], *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
@@ -35,7 +35,7 @@ def latex(table: Table, columns: Sequence[str], bold: Cells = frozenset()) -> st
     spec = "".join("r" if right else "l" for right in numeric)
     head = " & ".join(_escaped(c) for c in columns)
     rows = [
-        [_strong(_escaped(_number(row[c])), r"\textbf{{{}}}", (i, c) in bold) for c in columns]
+        [_strong(_escaped(_number(row[c], c)), r"\textbf{{{}}}", (i, c) in bold) for c in columns]
         for i, row in enumerate(table)
     ]
     body = [" & ".join(row) + r" \\" for row in rows]
@@ -63,10 +63,10 @@ def _numeric(table: Table, columns: Sequence[str]) -> list[bool]:
     return [all(isinstance(row[c], int | float | None) for row in table) for c in columns]
 
 
-def _number(value: Value) -> str:
+def _number(value: Value, column: str) -> str:
     if value is None:
         return "-"
-    if not isinstance(value, float):
+    if not isinstance(value, float) or column == "budget":  # a share of the prompt is shown as it was asked for
         return str(value)
     return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
 

@@ -38,8 +38,10 @@ LAYERED = (
     *("cosine", *PROFILES, "rope", "lambda", "spearman", "redundancy", "maps"),
     *("variance", "within", "regions", "sinks", "fidelity"),
 )
-ANSWERED = ("accuracy", "differences", "costs", "answer", "lost", "mass")
-FLAT = ("pca", "plane", "overlay", "age", "recent", "role", "overlap", *ANSWERED)
+FLAT = (
+    *("pca", "plane", "overlay", "age", "recent", "role", "overlap"),
+    *("accuracy", "differences", "costs", "answer", "lost", "mass"),
+)
 EVERY = (*LAYERED, *FLAT)
 
 

@@ -23,8 +23,8 @@ def answers(methods=METHODS, budgets=(64, 32, 16), samples=29) -> Table:
     table = Table("answers", ANSWERS)
     arms = [("full", None), *itertools.product(methods, budgets)]
     for number, (method, budget) in itertools.product(range(samples), arms):
-        rng = np.random.default_rng([number, *map(ord, method), budget or 0])
-        size = budget or 211
+        size = round(211 * budget) if budget and budget < 1 else budget or 211
+        rng = np.random.default_rng([number, *map(ord, method), size if budget else 0])
         table.add(
             model="m", sample=f"s{number}", method=method, budget=budget, window=WINDOWS.get(method, 32), tokens=211,
             kept=float(size), prediction="", answers="", score=float(rng.random() < size / (size + 12)),
@@ -57,7 +57,7 @@ def explanation(layers=6, heads=2, budget=32) -> Explanation:
     for method, size in (("full", None), *((method, budget) for method in methods)):
         arm = dict.fromkeys(ARM) | {"sample": "page", "method": method, "budget": size, "window": 0}
         arm["score"] = float(method != "random")
-        rows.append({column: arm.get(column) for column in ANSWERS} | {"prediction": "42"})
+        rows.append({column: arm.get(column) for column in ANSWERS} | {"prediction": "42", "tokens": 165})
         for layer, head in itertools.product(range(layers), range(heads)):
             rng = np.random.default_rng([layer, head, *map(ord, method)])
             where = {**arm, "layer": layer, "kv_head": head}

@@ -41,15 +41,15 @@ def generator(*key: object) -> np.random.Generator:
 
 
 def fidelity(
-    layers: int, heads: int, methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS, tokens: int = 165
+    layers: int, heads: int, methods: tuple[str, ...] = METHODS, budgets: tuple[float, ...] = BUDGETS, tokens: int = 165
 ) -> Table:
     columns = ("method", "budget", "window", "layer", "kv_head", "kept", "mass", "output_error", "output_cosine")
     table = Table("fidelity", (*HEAD, *columns, "oracle_overlap"))
     for method in methods:
         for budget in budgets:
             rng = generator("fidelity", layers, heads, method, budget)
-            skill = SKILL.get(method, 0.6)
-            level = 1.0 if method == "full" else 1 - (1 - skill) * np.exp(-1.6 * budget / tokens)
+            skill, size = SKILL.get(method, 0.6), round(budget * tokens) if budget < 1 else budget
+            level = 1.0 if method == "full" else 1 - (1 - skill) * np.exp(-1.6 * size / tokens)
             for layer in range(layers):
                 for head in range(heads):
                     noise = 0 if method == "full" else (1 - level) * 0.5 * rng.standard_normal()
@@ -60,7 +60,7 @@ def fidelity(
                         "output_error": 1.4 * (1 - mass),
                         "output_cosine": 1 - 0.6 * (1 - mass) ** 2,
                     }
-                    kept = tokens if method == "full" else min(budget, tokens)
+                    kept = tokens if method == "full" else min(size, tokens)
                     place = {"layer": layer, "kv_head": head, "kept": kept, "oracle_overlap": mass**2}
                     table.add(**WHO, **where, **place, **scores)
     return table
@@ -84,17 +84,17 @@ def _attraction(method: str, prompt: Prompt) -> np.ndarray:
     return like
 
 
-def _kept(method: str, budget: int, prompt: Prompt, heads: int = 17) -> np.ndarray:
+def _kept(method: str, budget: float, prompt: Prompt, heads: int = 17) -> np.ndarray:
     """Boolean keep masks [heads, positions]."""
     like = _attraction(method, prompt)
     if method == "full":
         return np.ones((heads, like.size), dtype=bool)
     noisy = like + 0.25 * generator("kept", method, budget).standard_normal((heads, like.size))
     rank = np.argsort(np.argsort(-noisy, axis=1), axis=1)
-    return rank < budget
+    return rank < (budget * like.size if budget < 1 else budget)
 
 
-def positions(methods: tuple[str, ...] = METHODS, budget: int = 32, prompt: Prompt | None = None) -> Table:
+def positions(methods: tuple[str, ...] = METHODS, budget: float = 32, prompt: Prompt | None = None) -> Table:
     prompt = prompt or Prompt()
     columns = ("method", "budget", "layer", "kv_head", "position", "role", "image", "row", "col", "kept")
     table = Table("positions", (*HEAD, *columns))
@@ -109,7 +109,7 @@ def positions(methods: tuple[str, ...] = METHODS, budget: int = 32, prompt: Prom
     return table
 
 
-def roles(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS) -> Table:
+def roles(methods: tuple[str, ...] = METHODS, budgets: tuple[float, ...] = BUDGETS) -> Table:
     prompt = Prompt()
     columns = ("method", "budget", "role", "tokens", "kept_tokens", "share_of_kept", "share_of_role")
     table = Table("roles", (*HEAD, *columns))
@@ -124,7 +124,7 @@ def roles(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS
     return table
 
 
-def recency(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS) -> Table:
+def recency(methods: tuple[str, ...] = METHODS, budgets: tuple[float, ...] = BUDGETS) -> Table:
     prompt = Prompt()
     table = Table("recency", (*HEAD, "method", "budget", "age_low", "age_high", "kept"))
     for method in methods:
@@ -137,7 +137,7 @@ def recency(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGE
     return table
 
 
-def overlap(methods: tuple[str, ...] = METHODS, budgets: tuple[int, ...] = BUDGETS) -> Table:
+def overlap(methods: tuple[str, ...] = METHODS, budgets: tuple[float, ...] = BUDGETS) -> Table:
     prompt = Prompt()
     table = Table("overlap", (*HEAD, "budget", "method_a", "method_b", "jaccard"))
     for budget in budgets:

@@ -133,3 +133,17 @@ def test_rows_among_values():
     every, reduced = tables(3)
     assert every.among("layer", [0, 2]).distinct("layer") == reduced.among("layer", [0, 2]).distinct("layer") == [0, 2]
     assert len(every.among("layer", ())) == 0
+
+
+def test_a_column_of_values_is_as_many_rows():
+    one, many = (Table("positions", ("method", "position", "kept")) for _ in range(2))
+    kept = [0.5, float("nan"), 1.0]
+    for position, share in enumerate(kept):
+        one.add(method="snapkv", position=position, kept=share)
+    many.extend({"method": "snapkv"}, position=range(3), kept=kept)
+    assert many.rows == one.rows
+    assert [list(row) for row in many] == [list(many.columns)] * 3
+    with pytest.raises(ValueError, match="kept"):
+        many.extend({"method": "snapkv"}, position=range(3))
+    with pytest.raises(ValueError, match="argument"):
+        many.extend({"method": "snapkv"}, position=range(3), kept=[0.1])
