@@ -114,7 +114,7 @@ def _pair(runs: tuple[Run, Run], kind: str, name: str) -> tuple[Table, Table] | 
 
 def _labels(first: Run, second: Run) -> tuple[str, str]:
     """Model ids where they differ, else folder names, else whole paths."""
-    models = tuple(run.samples()[0].manifest.model.id for run in (first, second))
+    models = tuple(run.handles()[0].manifest.model.id for run in (first, second))
     folders = first.folder.resolve().name, second.folder.resolve().name
     for names in (models, folders):
         if names[0] != names[1]:

@@ -11,7 +11,7 @@ import sys
 import traceback
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec
 
 import typer
 from rich.console import Console
@@ -37,8 +37,8 @@ class Screen:
         self.quiet = quiet
         self.verbose = verbose
         self.as_json = as_json
-        self.out = _Out(width=None if sys.stdout.isatty() else WIDE, highlight=False)
-        self.err = Console(stderr=True, highlight=False)
+        self.out = _Out(width=None if sys.stdout.isatty() else WIDE, highlight=False, color_system=_colours())
+        self.err = _stderr()
         self.hears = logging.INFO
         log = logging.getLogger("ecokv_cli")
         log.handlers, log.propagate = [_Lines(self)], False
@@ -99,6 +99,15 @@ class Screen:
                 display.update(tasks[phase], completed=done, total=total)
 
             yield show
+
+
+def _stderr() -> Console:
+    return Console(stderr=True, highlight=False, color_system=_colours())
+
+
+def _colours() -> Literal["auto"] | None:
+    """No styles at all under NO_COLOR, of which rich by itself leaves out the colours but not bold and dim."""
+    return None if os.environ.get("NO_COLOR") else "auto"
 
 
 class _Out(Console):
@@ -223,7 +232,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _complain(text: str) -> None:
-    Console(stderr=True, highlight=False).print(f"ecokv: error: {text}", markup=False, soft_wrap=True)
+    _stderr().print(f"ecokv: error: {text}", markup=False, soft_wrap=True)
 
 
 def _terminated(number: int, _: Any) -> None:

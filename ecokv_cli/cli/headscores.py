@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from ecokv_cli.cli.machines import choose_engine
 if TYPE_CHECKING:
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.studies.headscores import Hits
+    from ecokv_cli.studies.parts import Task
 
 EXAMPLES = """Examples:
 
@@ -61,7 +63,7 @@ def command(
     from ecokv_cli.engines.workers import Tell, nothing
     from ecokv_cli.errors import OutputError
     from ecokv_cli.studies.headscores import combined, hits_codec, require_one_model
-    from ecokv_cli.studies.parts import Parts, Task, dump_identity
+    from ecokv_cli.studies.parts import Parts
 
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     if output.exists() and not force:
@@ -71,7 +73,7 @@ def command(
     _, samples = open_samples(named, limit)
     require_one_model(samples)
     finished = output.with_name(f".{output.name}-parts")
-    tasks = [Task(dump.manifest.sample, dump_identity(dump), dump) for dump in samples]
+    tasks = [_task(dump) for dump in samples]
     with screen.progress() as progress, machines.workers(nothing, Tell(note=screen.note)) as pool:
         gathered = Parts(finished, {}, hits_codec()).gather(
             tasks, _hits, pool, progress=lambda done, total: progress("samples", done, total)
@@ -101,6 +103,15 @@ def command(
     }
     counted = f"{result.tokens} tokens of {result.samples} samples; {silent} of {len(ranked)} heads scored 0"
     screen.finish(summary, f"{output}: {counted}")
+
+
+def _task(dump: Dump) -> Task[Dump]:
+    """A digest stands for the manifest, as the tasks of thousands of samples are held at once."""
+    from ecokv_cli.studies.parts import Task, dump_identity
+
+    opened = dump.opened()
+    digest = hashlib.sha256(dump_identity(opened).encode()).hexdigest()
+    return Task(opened.manifest.sample, digest, dump)
 
 
 def _hits(_: None, dump: Dump) -> Hits:

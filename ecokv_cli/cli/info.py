@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,11 +14,11 @@ from ecokv_cli.cli.console import Screen, guarded, table
 from ecokv_cli.errors import DumpError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
-    from ecokv_cli.dump.schema import Manifest
+    from ecokv_cli.dump.schema import Manifest, ModelInfo
 
 EXAMPLES = """Examples:
 
@@ -56,13 +58,15 @@ def command(
     from ecokv_cli.dump.runs import find_run
 
     run = find_run(path)
-    dumps, unreadable = _read(screen, run.sample_folders())
-    manifests = [dump.manifest for dump in dumps]
+    unreadable: list[str] = []
+    dumps = _readable(screen, run.sample_folders(), unreadable)
+    sums = _Sums(next(dumps))
+    for dump in chain([sums.first], dumps):
+        sums.add(dump)
     results = _results(screen, run.folder)
-    first = manifests[0]
-    described = _describe(dumps)
+    first, described = sums.first.manifest, _describe(sums)
     screen.show(table("", ("", ""), [("run", str(run.folder)), *described.items()]))
-    _show_samples(screen, manifests)
+    _show_samples(screen, sums.samples)
     _compare_versions(screen, first)
     rows = [(name, summary["created"], summary["command"]) for name, summary in results.items()]
     screen.show(table("Results", ("study", "made", "command"), rows) if rows else [])
@@ -71,29 +75,48 @@ def command(
         **described,
         "settings": dict[str, Any](window=first.window, seed=first.seed) | first.settings,
         "versions": first.versions,
-        "samples": [_sample(manifest) for manifest in manifests],
+        "samples": sums.samples,
         "unreadable": unreadable,
         "results": results,
     }
     screen.finish(summary, "")
 
 
-def _read(screen: Screen, folders: Sequence[Path]) -> tuple[list[Dump], list[str]]:
-    """The samples that can be read, and the names of the others."""
+@dataclass
+class _Sums:
+    """What is shown of the samples, gathered one at a time: of thousands only the first is kept whole."""
+
+    first: Dump
+    models: dict[ModelInfo, None] = field(default_factory=dict)
+    tokens: Counter[str] = field(default_factory=Counter)
+    images: int = 0
+    unplaced: int = 0
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, dump: Dump) -> None:
+        """Take in a sample."""
+        manifest = dump.manifest
+        self.models[manifest.model] = None
+        self.tokens.update(manifest.tokens.by_role())
+        self.images += len(manifest.images)
+        self.unplaced += len(manifest.unplaced())
+        self.samples.append(_sample(manifest))
+
+
+def _readable(screen: Screen, folders: Sequence[Path], unreadable: list[str]) -> Iterator[Dump]:
+    """The samples that can be read, one at a time; the names of the others are put into `unreadable`."""
     from ecokv_cli.dump.reader import open_dump
 
-    dumps, unreadable = [], []
     for folder in folders:
         try:
-            dumps.append(open_dump(folder))
+            yield open_dump(folder)
         except DumpError as error:
             unreadable.append(folder.name)
             if len(folders) == 1:
                 raise
             screen.note(str(error))
-    if not dumps:
+    if len(unreadable) == len(folders):
         raise DumpError(f"{folders[0].parent}: none of {len(folders)} samples can be read; dump them again")
-    return dumps, unreadable
 
 
 def _results(screen: Screen, folder: Path) -> dict[str, dict[str, Any]]:
@@ -131,52 +154,45 @@ def _compare_versions(screen: Screen, manifest: Manifest) -> None:
         screen.note(f"made with other versions: {', '.join(others)}")
 
 
-def _describe(dumps: Sequence[Dump]) -> dict[str, str]:
+def _describe(found: _Sums) -> dict[str, str]:
     """What the samples have in common, or how they differ."""
     from ecokv_cli.dump.layers import left_out
 
-    manifests = [dump.manifest for dump in dumps]
-    first = manifests[0]
-    models = dict.fromkeys(m.model for m in manifests)
-    tokens = sum((Counter(m.tokens.by_role()) for m in manifests), Counter[str]())
-    roles = ", ".join(f"{count} {role}" for role, count in tokens.items())
+    first, samples = found.first.manifest, found.samples
+    roles = ", ".join(f"{count} {role}" for role, count in found.tokens.items())
     settings = {"window": first.window, "seed": first.seed, **first.settings}
+    unplaced = f", {found.unplaced} without rows and columns" if found.unplaced else ""
     return {
-        "samples": str(len(manifests)),
-        "model": "; ".join(f"{m.id} ({m.architecture}){f' at {m.revision}' if m.revision else ''}" for m in models),
+        "samples": str(len(samples)),
+        "model": "; ".join(
+            f"{m.id} ({m.architecture}){f' at {m.revision}' if m.revision else ''}" for m in found.models
+        ),
         "layers": f"{first.model.layers}",
-        "sliding windows": left_out(dumps[0]) or "none",
+        "sliding windows": left_out(found.first) or "none",
         "heads": f"{first.model.query_heads} query, {first.model.kv_heads} KV, dimension {first.model.head_dim}",
-        "prompt tokens": f"{tokens.total()}: {roles}",
-        "images": _images(manifests),
-        "held-out queries": str(sum(m.decoded.fed_back for m in manifests)),
+        "prompt tokens": f"{found.tokens.total()}: {roles}",
+        "images": f"{found.images}{unplaced}",
+        "held-out queries": str(sum(sample["held_out_queries"] for sample in samples)),
         "tensors": ", ".join(first.tensors),
-        "size": f"{sum(m.bytes for m in manifests) / 1e6:.1f} MB as {first.stored_dtype}",
+        "size": f"{sum(sample['bytes'] for sample in samples) / 1e6:.1f} MB as {first.stored_dtype}",
         "computed": f"in {first.compute_dtype} on {first.device}, {first.attention} attention",
-        "non-finite": str(sum(len(m.nonfinite()) for m in manifests)) + " tensors with NaN or infinite numbers",
+        "non-finite": f"{sum(len(sample['nonfinite']) for sample in samples)} tensors with NaN or infinite numbers",
         "settings": ", ".join(f"{name} {value}" for name, value in settings.items() if value is not None),
         "versions": ", ".join(f"{name} {number}" for name, number in first.versions.items()),
         "command": first.command,
     }
 
 
-def _images(manifests: Sequence[Manifest]) -> str:
-    """How many images there are, and of how many the place of each token is not known."""
-    unplaced = sum(len(m.unplaced()) for m in manifests)
-    return f"{sum(len(m.images) for m in manifests)}" + (f", {unplaced} without rows and columns" if unplaced else "")
-
-
-def _show_samples(screen: Screen, manifests: Sequence[Manifest]) -> None:
-    columns = ("sample", "tokens", *(role for role in ("text", "image", "special")), "held out", "MB", "answer")
-    rows = []
-    for manifest in manifests:
-        roles = manifest.tokens.by_role()
-        counts = [roles.get(role, 0) for role in ("text", "image", "special")]
-        size = round(manifest.bytes / 1e6, 1)
-        rows.append(
-            (manifest.sample, len(manifest.tokens.ids), *counts, manifest.decoded.fed_back, size, manifest.decoded.text)
+def _show_samples(screen: Screen, samples: Sequence[dict[str, Any]]) -> None:
+    roles = ("text", "image", "special")
+    rows = [
+        (
+            sample["sample"], sample["tokens"], *(sample["tokens_by_role"].get(role, 0) for role in roles),
+            sample["held_out_queries"], round(sample["bytes"] / 1e6, 1), sample["answer"],
         )
-    screen.show(table("Samples", columns, rows))
+        for sample in samples
+    ]  # fmt: skip
+    screen.show(table("Samples", ("sample", "tokens", *roles, "held out", "MB", "answer"), rows))
 
 
 def _sample(manifest: Manifest) -> dict[str, Any]:

@@ -78,10 +78,10 @@ def command(
         raise UsageError("--calibrate splits one run, --evaluate names another; give one of them")
     run = find_run(path)
     require_free(run, "routing", force=force)
-    samples = run.samples()
+    samples = run.handles()
     choose_layers("all", samples[0])
     split = len(samples) if evaluate else calibrate or (len(samples) + 1) // 2
-    others = find_run(evaluate).samples() if evaluate else samples[split:]
+    others = find_run(evaluate).handles() if evaluate else samples[split:]
     methods = [parse_single(spec) for spec in method or ROUTE_METHODS]
     if window is not None:
         methods = [m.with_window(window) for m in methods]

@@ -15,8 +15,10 @@ from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
+    from ecokv_cli.dump.schema import Manifest
     from ecokv_cli.eviction.method import Method
 
 ROUTE_METHODS = ("snapkv", "keydiff", "manifoldkv", "knorm", "vnorm", "snapkv+mixkv", "snapkv+ecokv")
@@ -115,18 +117,19 @@ def route_study(
     """
     _require_apart(calibration, evaluation)
     total = len(calibration) + len(evaluation)
-    model = calibration[0].manifest.model
-    layers = [layer for layer in range(model.layers) if layer not in calibration[0].windows]
+    first = calibration[0].opened()
+    model, windows = first.manifest.model, first.windows
+    layers = [layer for layer in range(model.layers) if layer not in windows]
     done = 0
 
     def errors(samples: Sequence[Dump]) -> np.ndarray:
         nonlocal done
-        found = []
+        found = np.zeros((len(settings.budgets), len(layers), len(settings.methods)))
         for dump in samples:
-            found.append(_errors(dump, layers, settings))
+            found += _errors(dump.opened(), layers, settings)
             done += 1
             progress(done, total)
-        return np.stack(found)
+        return found / len(samples)
 
     profiled, judged = errors(calibration), errors(evaluation)
     result = Routing(
@@ -135,7 +138,7 @@ def route_study(
         Table("random", ("model", "budget", "assignment", "error")),
     )
     for b, budget in enumerate(settings.budgets):
-        mean, unseen = profiled[:, b].mean(0), judged[:, b].mean(0)
+        mean, unseen = profiled[b], judged[b]
         best = mean.argmin(axis=1)
         result.chosen[budget] = _route([settings.methods[m] for m in best], layers, model.layers)
         for layer, row, chosen in zip(layers, mean, best, strict=True):
@@ -200,19 +203,21 @@ def _require_apart(calibration: Sequence[Dump], evaluation: Sequence[Dump]) -> N
             f"dump more samples, or name another run with --evaluate"
         )
     model = calibration[0].manifest.model
-    seen = {_content(dump): dump for dump in calibration}
-    for dump in evaluation:
-        twin = seen.get(_content(dump))
-        if twin:
+    seen: dict[tuple[str, ...], Path] = {}
+    for number, dump in enumerate((*calibration, *evaluation)):
+        manifest = dump.manifest
+        twin = seen.get(_content(manifest))
+        if number < len(calibration):
+            seen[_content(manifest)] = dump.folder
+        elif twin:
             raise DumpError(
-                f"{dump.folder} is the same sample as {twin.folder}, which the route is made from; "
+                f"{dump.folder} is the same sample as {twin}, which the route is made from; "
                 f"a route must be judged on other samples"
             )
-    for dump in (*calibration, *evaluation):
-        if dump.manifest.model.config_sha256 != model.config_sha256:
-            raise DumpError(f"{dump.folder}: a dump of {dump.manifest.model.id}, the first is of {model.id}")
+        if manifest.model.config_sha256 != model.config_sha256:
+            raise DumpError(f"{dump.folder}: a dump of {manifest.model.id}, the first is of {model.id}")
 
 
-def _content(dump: Dump) -> tuple[str, ...]:
+def _content(manifest: Manifest) -> tuple[str, ...]:
     """What makes two samples the same: images and rendered prompt."""
-    return (*(image.sha256 for image in dump.manifest.images), dump.manifest.rendered_sha256)
+    return (*(image.sha256 for image in manifest.images), manifest.rendered_sha256)

@@ -8,17 +8,21 @@ from column_docs import explained
 
 from ecokv_cli.sample.shipped import shipped_folder
 
-METHODS = ("--method", "snapkv", "--method", "keydiff", "-b", "24", "--window", "8")
+HOSTS = ("snapkv", "keydiff")
+METHODS = (*(word for host in HOSTS for word in ("--method", host)), "-b", "24", "--window", "8")
+DOCQA = ("evaluate", "--task", "docqa", "--samples", "1", "-o", "run", "--figures", "none", *METHODS)
 COMMANDS = {
-    "analyze": ("run/analysis", "run", "--figures", "none", "--pca", "0:0"),
-    "evict": ("run/eviction", "run", "--figures", "none", *METHODS),
-    "route": ("run/routing", "run", "--calibrate", "1", "--assignments", "3", "--format", "png", *METHODS),
-    "evaluate": ("run/evaluation", "--task", "docqa", "--samples", "1", "-o", "run", "--figures", "none", *METHODS),
-    "compare": ("comparison", "run", "run", "--format", "png"),
+    "run/analysis": ("analyze", "run", "--figures", "none", "--pca", "0:0"),
+    "run/eviction": ("evict", "run", "--figures", "none", *METHODS),
+    "run/routing": ("route", "run", "--calibrate", "1", "--assignments", "3", "--format", "png", *METHODS),
+    "run/evaluation": DOCQA,
+    "run/evaluation/explain/page-0000": (*DOCQA, "--explain", "page-0000"),
+    "comparison": ("compare", "run", "run", "--format", "png"),
 }
 TYPESET = {
-    "analyze": {"layers_over_samples"}, "evict": {"methods_over_samples"}, "route": {"routes"},
-    "evaluate": {"accuracy", "accuracy_by_budget", "cost"}, "compare": {"layers_compared", "methods_compared"},
+    "run/analysis": {"layers_over_samples"}, "run/eviction": {"methods_over_samples"}, "run/routing": {"routes"},
+    "run/evaluation": {"accuracy", "accuracy_by_budget", "cost"},
+    "run/evaluation/explain/page-0000": {"explain_methods"}, "comparison": {"layers_compared", "methods_compared"},
 }  # fmt: skip
 
 
@@ -41,20 +45,20 @@ def ruled(path):
 def test_what_the_commands_write_is_explained_typeset_and_summed_up(ecokv, samples, tmp_path):
     # One test: the commands need each other's files.
     assert ecokv("dump", "--manifest", samples, "-o", "run", "--decode", "3", "--ignore-eos")[0] == 0
-    for command, (place, *arguments) in COMMANDS.items():
+    for place, (command, *arguments) in COMMANDS.items():
         status, _, err = ecokv(command, *arguments)
         assert status == 0, err
         folder = tmp_path / place
-        assert {path.stem for path in folder.glob("*.tex")} == TYPESET[command]
+        assert {path.stem for path in folder.glob("*.tex")} == TYPESET[place]
         files = sorted(folder.glob("*.csv"))
-        assert files, command
+        assert files, place
         for path in files:
             with path.open(newline="", encoding="utf-8") as file:
                 columns, *rows = csv.reader(file)
-            # The columns of a table by budget are the budgets themselves.
-            named = {column for column in columns if not column.isdigit()}
-            assert named - explained(command, path.name) == set(), (command, path.name)
-            if path.stem in TYPESET[command]:
+            # Columns of some tables are the budgets or the methods themselves.
+            named = {column for column in columns if not column.isdigit() and column.partition("[")[0] not in HOSTS}
+            assert named - explained(command, path.name) == set(), (place, path.name)
+            if path.stem in TYPESET[place]:
                 rules = [r"\toprule", r"\midrule", r"\bottomrule"]
                 assert ruled(path.with_suffix(".tex")) == (rules, len(rows) + 1), path
                 markdown = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()

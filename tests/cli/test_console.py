@@ -1,3 +1,4 @@
+import io
 import sys
 
 import pytest
@@ -34,3 +35,25 @@ def test_a_pipe_gets_every_column_in_one_table(monkeypatch):
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
     rows = [[i + 0.5 for i in range(8)]]
     assert len(console.table("", tuple("abcdefgh"), rows)) == 1
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize(("no_color", "styled"), [(None, True), ("", True), ("1", False)])
+def test_no_color_leaves_text_alone(monkeypatch, no_color, styled):
+    monkeypatch.setenv("TERM", "xterm-256color")
+    if no_color is not None:
+        monkeypatch.setenv("NO_COLOR", no_color)
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, Terminal())
+    screen = console.Screen(quiet=False, verbose=True, as_json=False)
+    screen.show(console.table("title", ("number",), [[7.5]]))
+    screen.note("yellow")
+    screen.detail("dim")
+    for stream, words in ((sys.stdout, ("title", "number", "7.500")), (sys.stderr, ("yellow", "dim"))):
+        text = stream.getvalue()
+        assert ("\x1b" in text) == styled
+        assert all(word in text for word in words)

@@ -8,29 +8,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from folders import content, fill, names, put
 
 from ecokv_cli.dump import claims
 from ecokv_cli.dump.claims import claimed, replace
 from ecokv_cli.dump.writer import fresh_folder, require_writable
 from ecokv_cli.errors import OutputError
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def fill(folder, text):
-    (folder / "content").write_text(text)
-
-
-def content(folder):
-    return (folder / "content").read_text()
-
-
-def put(final, text, *, force=False):
-    with fresh_folder(final, force=force) as partial:
-        fill(partial, text)
-
 
 HOLD = """
 import sys

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from folders import content, names, put
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from small_dump import manifest, tensors
@@ -16,24 +17,6 @@ from small_dump import manifest, tensors
 from ecokv_cli.dump import writer
 from ecokv_cli.dump.writer import LayerWriter, fresh_folder, require_writable
 from ecokv_cli.errors import OutputError
-
-
-def names(folder):
-    return sorted(path.name for path in folder.iterdir())
-
-
-def fill(folder, text):
-    (folder / "content").write_text(text)
-
-
-def content(folder):
-    return (folder / "content").read_text()
-
-
-def put(final, text):
-    with fresh_folder(final, force=False) as partial:
-        fill(partial, text)
-
 
 # --- a disk that refuses
 

@@ -1,37 +1,22 @@
 """ECOKV and MixKV as presses: kvpress keeps what `Method.select` keeps. Skipped where kvpress is missing."""
 
+import functools
+
 import pytest
 import torch
 
 kvpress = pytest.importorskip("kvpress", reason="kvpress is not installed", exc_type=ImportError)
 
-from tokenizers import Tokenizer, models, pre_tokenizers  # noqa: E402 - nothing is worth importing without kvpress
-from transformers import (  # noqa: E402
-    AutoModelForCausalLM,
-    DynamicCache,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    pipeline,
-)
+from pressed import MODELS, made, pressed  # noqa: E402 - nothing is worth importing without kvpress
+from transformers import pipeline  # noqa: E402
 
 from ecokv_cli.errors import MethodError  # noqa: E402
 from ecokv_cli.eviction.allocation import ada_counts  # noqa: E402
-from ecokv_cli.eviction.layer import Layer  # noqa: E402
 from ecokv_cli.eviction.selection import top_mask  # noqa: E402
 from ecokv_cli.eviction.spec import parse_method  # noqa: E402
 from ecokv_cli.integrations.kvpress import EcoKVPress, MixKVPress  # noqa: E402
-from ecokv_cli.models.capture import capture  # noqa: E402
-from ecokv_cli.models.loading import load_model  # noqa: E402
 
-VOCABULARY, TOKENS, LAYERS, DECODED = 97, 53, 3, 5
-MODELS = {
-    "llama, 3 query heads per KV head": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 2}),
-    "llama, one KV head": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 1}),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"num_key_value_heads": 3}),
-}
+TOKENS, DECODED = 53, 5
 PRESSES = {
     "ecokv": (EcoKVPress, "snapkv+ecokv"),
     "ecokv, other settings": (
@@ -45,50 +30,8 @@ RATIOS = (0.25, 0.5, 0.8)
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory):
-    """By name: a checkpoint loaded by transformers, its tokenizer, and the layers of one prompt as ecokv sees them."""
-    made = {}
-
-    def get(name):
-        if name not in made:
-            kind, model, heads = MODELS[name]
-            folder = tmp_path_factory.mktemp("model")
-            torch.manual_seed(5)
-            # Weights ten times the usual size, so that attention is not nearly flat.
-            model(
-                kind(
-                    vocab_size=VOCABULARY, hidden_size=60, intermediate_size=44, num_hidden_layers=LAYERS,
-                    num_attention_heads=6, initializer_range=0.2, eos_token_id=None, bos_token_id=None, **heads,
-                )
-            ).save_pretrained(folder)  # fmt: skip
-            words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(VOCABULARY)}, "w0"))
-            words.pre_tokenizer = pre_tokenizers.Whitespace()
-            tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, bos_token="w1")
-            tokenizer.save_pretrained(folder)
-            ids = torch.randperm(VOCABULARY)[None, :TOKENS]
-            captured = capture(load_model(str(folder)), {"input_ids": ids}, window=7, decode=0)
-            layers = []
-            for index in captured.records:
-                tensors, scaling = captured.layer(index)
-                layers.append(Layer(index=index, layers=LAYERS, scaling=scaling, **tensors))
-            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa").eval()
-            made[name] = plain, tokenizer, ids, layers
-        return made[name]
-
-    return get
-
-
-def pressed(model, ids, press):
-    """The cache that kvpress left, and what AdaKV masks of each layer."""
-    cache = DynamicCache()
-    attentions = [layer.self_attn for layer in model.model.layers]
-    for attention in attentions:
-        attention.masked_key_indices = None
-    with torch.no_grad(), press(model):
-        model(input_ids=ids, past_key_values=cache, use_cache=True)
-    masked = [attention.masked_key_indices for attention in attentions]
-    for attention in attentions:
-        attention.masked_key_indices = None
-    return cache, masked
+    """`made` by name, each once."""
+    return functools.cache(lambda name: made(name, tmp_path_factory.mktemp("model"), TOKENS, window=7))
 
 
 def rows(keys):

@@ -1,55 +1,31 @@
 """`evicted(...)` around plain `generate` calls: equal to decoding on compacted caches, and undone after."""
 
 import threading
-from contextlib import contextmanager
-from copy import deepcopy
-from functools import cache
-from inspect import signature
 
 import pytest
 import torch
-from PIL import Image
+from plain_generate import STEPS, generated, held, plain, prompt_of, tokens_of
 from tiny_parts import PROMPT as LONG
 from tiny_parts import inputs_of
 from tiny_text import WINDOW
-from transformers import AutoModelForImageTextToText, DynamicCache
+from transformers import AutoModelForImageTextToText
 from transformers.cache_utils import DynamicSlidingWindowLayer
 from transformers.generation import BaseStreamer
 
-from ecokv_cli.errors import MethodError, ModelError, UsageError
+from ecokv_cli.errors import ModelError, UsageError
 from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.spec import parse_method
 from ecokv_cli.integrations import evicted
 from ecokv_cli.models import attention
 from ecokv_cli.models import evicted as evicting
-from ecokv_cli.models.attention import switch_attention, use_backend
 from ecokv_cli.models.capture import capture
 from ecokv_cli.models.evicted import compact, decode_evicted, untouched
-from ecokv_cli.models.prompting import prepare
 from ecokv_cli.tiny import SHIPPED_MODEL
 
-STEPS = 7
-PROMPT = "what is the total? " * 4
 SPECS = (
     "snapkv+ecokv", "adakv[window=4,floor=0]", "pyramidkv[window=4]", "sparsemm[window=4]", "streaming",
     "h2o[window=3]", "route[0-0=snapkv[window=4],1-=keydiff]",
 )  # fmt: skip
-
-
-@contextmanager
-def plain(loaded, backend="sdpa"):
-    """The transformers model alone, with its stock attention."""
-    switch_attention(loaded.model, backend)
-    try:
-        yield loaded.model
-    finally:
-        use_backend(loaded.model, loaded.backend)
-
-
-@cache
-def prompt_of(loaded, text=PROMPT):
-    images = [Image.linear_gradient("L").resize((140, 84)).convert("RGB")] if loaded.multimodal else []
-    return prepare(loaded, images, text).inputs
 
 
 def scores_of(loaded):
@@ -70,22 +46,6 @@ def ours(loaded, inputs, spec, budget):
         layer = Layer(index=index, layers=loaded.info.layers, scaling=scaling, head_scores=scores_of(loaded), **tensors)
         layers.append(compact(captured, index, method.select(layer, budget)))
     return decode_evicted(loaded, captured, layers, STEPS, ignore_eos=True, keep_logits=True)
-
-
-def generated(model, inputs, **options):
-    """Greedy, nothing in the way, no end of sequence."""
-    options = {"max_new_tokens": STEPS, "do_sample": False, "repetition_penalty": 1.0} | options
-    return model.generate(
-        **inputs, eos_token_id=-1, pad_token_id=0, return_dict_in_generate=True, output_logits=True, **options
-    )
-
-
-def tokens_of(found):
-    return found.sequences[0, -len(found.logits) :].tolist()
-
-
-def held(found):
-    return [tuple(layer.keys.shape) for layer in found.past_key_values.layers]
 
 
 @pytest.mark.parametrize("name", ["shipped", "qwen2_vl", "llava_next", "smollm2"])
@@ -239,83 +199,3 @@ def test_a_model_of_nothing_but_windows_goes_as_far_as_they_reach(loaded_model):
             generated(model, short, max_new_tokens=WINDOW - n + 1)
         with pytest.raises(ModelError, match="every layer is a sliding window"):
             generated(model, inputs_of(loaded, prompt=LONG))
-
-
-@pytest.mark.parametrize(("options", "words"), [
-    ({"num_beams": 2}, "batch of 2 sequences"),
-    ({"num_return_sequences": 2, "do_sample": True}, "batch of 2 sequences"),
-    ({"prefill_chunk_size": 17}, "more tokens on a cache of 17; .*no chunks"),
-    ({"prompt_lookup_num_tokens": 3, "max_new_tokens": 40}, "no assistant"),
-    ({"cache_implementation": "static"}, "StaticCache"),
-    ({"use_cache": False}, "no cache"),
-])  # fmt: skip
-def test_what_generate_may_not_do(options, words, loaded_model):
-    loaded = loaded_model("llama")
-    with plain(loaded) as model, evicted(model, "snapkv[window=4]", budget=11):
-        with pytest.raises(UsageError, match=words) as error:
-            generated(model, prompt_of(loaded), **options)
-        assert "\n" not in str(error.value)
-
-
-def test_padding_and_filled_caches_are_refused(loaded_model):
-    loaded = loaded_model("llama")
-    inputs = prompt_of(loaded)
-    ids = inputs["input_ids"]
-    # transformers 5.24 renamed it.
-    name = "cache" if "cache" in signature(type(loaded.model).forward).parameters else "past_key_values"
-    hidden = torch.ones_like(ids)
-    hidden[:, :3] = 0
-    with plain(loaded) as model:
-        filled = generated(model, inputs).past_key_values
-        with evicted(model, "snapkv[window=4]", budget=11):
-            with pytest.raises(UsageError, match="hides 3 positions"):
-                generated(model, {"input_ids": ids, "attention_mask": hidden})
-            longer = torch.cat([ids, ids], dim=1)
-            with pytest.raises(UsageError, match="on a cache of"):
-                generated(model, {"input_ids": longer, name: filled})
-            elsewhere = DynamicCache()
-            elsewhere.offloading = True
-            with pytest.raises(UsageError, match="an offloaded or other cache"):
-                generated(model, {**inputs, name: elsewhere})
-            # An empty one of one's own is as good as generate's.
-            own = DynamicCache()
-            found = generated(model, {**inputs, name: own})
-            assert found.past_key_values is own
-            assert held(found)[0][2] == 11 + STEPS - 1
-
-
-def test_what_a_block_refuses_at_once(loaded_model, model_folder):
-    loaded = loaded_model("llama")
-    with plain(loaded) as model:
-        for spec, budget, kind, words in (
-            ("snapkv[window=4]", 3, MethodError, "smaller than its window"),
-            ("keydiff", 0, UsageError, "must be 1 or more"),
-            ("oracle", 11, MethodError, "sees the queries of the answer"),
-            ("sparsemm", 40, MethodError, r"needs head_scores=\[3, 6\]"),
-            ("nonsense", 11, MethodError, "unknown method"),
-        ):
-            with pytest.raises(kind, match=words), evicted(model, spec, budget):
-                pass
-        with pytest.raises(UsageError, match=r"found \[2, 6\]"), evicted(model, "sparsemm", 40, torch.ones(2, 6)):
-            pass
-        with evicted(model, "keydiff", 11), pytest.raises(UsageError, match="inside"), evicted(model, "keydiff", 11):
-            pass
-        with pytest.raises(UsageError, match="is no transformers model"), evicted(loaded, "keydiff", 11):
-            pass
-        switch_attention(model, "flex_attention")
-        with pytest.raises(UsageError, match="attends with flex_attention"), evicted(model, "keydiff", 11):
-            pass
-
-
-def test_a_part_that_runs_past_the_watched_model_is_noticed(loaded_model):
-    loaded = loaded_model("llava_next")
-    with plain(loaded) as model, evicted(model, "keydiff", 11), pytest.raises(ModelError, match="without its own"):
-        model.get_decoder()(input_ids=torch.tensor([[5, 6, 7]]))
-
-
-def test_a_layer_that_attends_in_its_own_way_is_noticed(loaded_model, monkeypatch):
-    loaded = loaded_model("llama")
-    with plain(loaded) as model:
-        monkeypatch.setattr(model.model.layers[1].self_attn, "config", deepcopy(model.config))
-        with evicted(model, "keydiff", 11), pytest.raises(ModelError, match=r"layers \[1\] do not use"):
-            generated(model, prompt_of(loaded))

@@ -3,33 +3,17 @@
 Optional: skipped where kvpress is missing.
 """
 
+import functools
+
 import pytest
-import torch
 
 kvpress = pytest.importorskip("kvpress", reason="kvpress is not installed", exc_type=ImportError)
 
-from tokenizers import Tokenizer, models  # noqa: E402 - nothing is worth importing without kvpress
-from transformers import (  # noqa: E402
-    AutoModelForCausalLM,
-    DynamicCache,
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedTokenizerFast,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-)
+from pressed import MODELS, made, pressed  # noqa: E402 - nothing is worth importing without kvpress
 
-from ecokv_cli.eviction.layer import Layer  # noqa: E402
 from ecokv_cli.eviction.spec import parse_method  # noqa: E402
-from ecokv_cli.models.capture import capture  # noqa: E402
-from ecokv_cli.models.loading import load_model  # noqa: E402
 
-VOCABULARY, TOKENS, WINDOW = 97, 52, 7
-MODELS = {
-    "llama, 3 query heads per KV head": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 2}),
-    "llama, one KV head": (LlamaConfig, LlamaForCausalLM, {"num_key_value_heads": 1}),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM, {"num_key_value_heads": 3}),
-}
+TOKENS, WINDOW = 52, 7
 SNAP = {"window_size": WINDOW, "kernel_size": 5}
 PRESSES = {
     "snapkv": (lambda ratio: kvpress.SnapKVPress(ratio, **SNAP), f"snapkv[window={WINDOW}]"),
@@ -64,46 +48,18 @@ RATIOS = (0.25, 0.5, 0.75)
 
 @pytest.fixture(scope="module")
 def ready(tmp_path_factory):
-    """By name: a checkpoint loaded for kvpress, the same captured by ecokv, and the prompt."""
-    made = {}
-
-    def get(name):
-        if name not in made:
-            kind, model, heads = MODELS[name]
-            folder = tmp_path_factory.mktemp("model")
-            torch.manual_seed(5)
-            # Weights ten times the usual size, so that attention is not nearly flat.
-            model(
-                kind(
-                    vocab_size=VOCABULARY, hidden_size=60, intermediate_size=44, num_hidden_layers=3,
-                    num_attention_heads=6, initializer_range=0.2, eos_token_id=None, bos_token_id=None, **heads,
-                )
-            ).save_pretrained(folder)  # fmt: skip
-            words = {f"w{i}": i for i in range(VOCABULARY)}
-            PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(words, "w0"))).save_pretrained(folder)
-            # No token twice: its key norms would tie.
-            inputs = {"input_ids": torch.randperm(VOCABULARY)[None, :TOKENS]}
-            captured = capture(load_model(str(folder)), inputs, window=WINDOW, decode=0)
-            plain = AutoModelForCausalLM.from_pretrained(folder, attn_implementation="sdpa").eval()
-            made[name] = plain, captured, inputs["input_ids"]
-        return made[name]
-
-    return get
+    """`made` by name, each once."""
+    return functools.cache(lambda name: made(name, tmp_path_factory.mktemp("model"), TOKENS, WINDOW))
 
 
 def theirs(model, ids, press, full):
     """Keys that kvpress left, per layer and head, as sets of rows; what AdaKV masks is taken from the full keys."""
-    cache = DynamicCache()
-    attentions = [layer.self_attn for layer in model.model.layers]
-    for attention in attentions:
-        attention.masked_key_indices = None
-    with torch.no_grad(), press(model):
-        model(input_ids=ids, past_key_values=cache, use_cache=True)
+    cache, masked = pressed(model, ids, press)
     kept = []
-    for attention, cached, keys in zip(attentions, cache.layers, full, strict=True):
+    for indices, cached, keys in zip(masked, cache.layers, full, strict=True):
         rows = [list(head) for head in cached.keys[0].tolist()]
-        if attention.masked_key_indices is not None:
-            _, heads, positions = attention.masked_key_indices
+        if indices is not None:
+            _, heads, positions = indices
             gone = set(zip(heads.tolist(), positions.tolist(), strict=True))
             rows = [
                 [row for position, row in enumerate(head) if (number, position) not in gone]
@@ -117,13 +73,9 @@ def theirs(model, ids, press, full):
 @pytest.mark.parametrize("name", PRESSES)
 @pytest.mark.parametrize("model", MODELS)
 def test_the_same_keys_are_kept(model, name, ratio, ready):
-    plain, captured, ids = ready(model)
+    plain, _, ids, layers = ready(model)
     build, spec = PRESSES[name]
     method, budget = parse_method(spec), int(TOKENS * (1 - ratio))
-    layers = []
-    for index in captured.records:
-        tensors, scaling = captured.layer(index)
-        layers.append(Layer(index=index, layers=len(captured.records), scaling=scaling, **tensors))
     found = theirs(plain, ids, build(ratio), [layer.keys for layer in layers])
     for layer, wanted in zip(layers, found, strict=True):
         mask = method.select(layer, budget).mask

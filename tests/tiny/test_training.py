@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from ecokv_cli.tiny import checkpoint, train
+from ecokv_cli.tiny import batches, checkpoint, train
 from ecokv_cli.tiny.documents import ALPHABET, TILE, WORDS, render
 
 
@@ -21,7 +21,7 @@ def test_the_model_is_small_and_its_shape_is_the_documented_one(model):
 def test_patches_equal_the_image_processor():
     page = render(7, 5, 2)
     processed = checkpoint.build_image_processor()(images=[page.image.convert("RGB")], return_tensors="pt")
-    torch.testing.assert_close(train.patches(page.pixels[None]), processed["pixel_values"], rtol=0, atol=1e-6)
+    torch.testing.assert_close(batches.patches(page.pixels[None]), processed["pixel_values"], rtol=0, atol=1e-6)
     assert processed["image_grid_thw"].tolist() == [[1, 2 * page.layout.tiles[0], 2 * page.layout.tiles[1]]]
 
 
@@ -33,12 +33,12 @@ def test_positions_equal_the_model(model):
     wanted, _ = model.model.get_rope_index(
         tokens, mm_token_type_ids=(tokens == ids["<|image_pad|>"]).int(), image_grid_thw=torch.tensor([[1, 10, 14]])
     )
-    assert torch.equal(train.positions(3, 5, 7, 4), wanted)
+    assert torch.equal(batches.positions(3, 5, 7, 4), wanted)
 
 
 def test_targets_name_the_characters_under_every_tile():
     page = render(21, 7, 1)
-    characters, words, place = train.targets(page)
+    characters, words, place = batches.targets(page)
     field = page.fields[2]
     row, column = round(field.value_box[1] / TILE), round(field.value_box[0] / TILE)
     tiles = range(column, column + (len(field.value) + 1) // 2)
@@ -53,13 +53,13 @@ def test_targets_name_the_characters_under_every_tile():
 
 def test_labels_are_the_answers_and_the_end_of_the_turn_and_every_guide_points_at_its_token():
     page, tokenizer = render(21, 7, 1), checkpoint.build_tokenizer()
-    row = train.encode(page, np.random.default_rng(0), tokenizer)
+    row = batches.encode(page, np.random.default_rng(0), tokenizer)
     assert len({len(column) for column in row.values()}) == 1
     asked = [token for token in row["labels"] if token != train.IGNORED]
     answers = tokenizer.decode(asked).split("<|im_end|>")[:-1]
     assert sorted(answers) == sorted(field.value for field in page.fields)
     assert all(label in (train.IGNORED, token) for token, label in zip(row["tokens"], row["labels"], strict=True))
-    characters, words, _ = (part.reshape(-1, *part.shape[2:]) for part in train.targets(page))
+    characters, words, _ = (part.reshape(-1, *part.shape[2:]) for part in batches.targets(page))
     names = tokenizer.convert_ids_to_tokens(row["tokens"])
     seen = 0
     for position, tile in enumerate(row["shown"]):
@@ -88,7 +88,7 @@ def guided_model():
 
 @pytest.mark.parametrize("phase", ["reading", "answering"])
 def test_a_step_of_each_phase_lowers_its_loss_and_touches_its_part_only(phase, monkeypatch):
-    monkeypatch.setattr(train, "TOKENS_PER_BATCH", 400)
+    monkeypatch.setattr(batches, "TOKENS_PER_BATCH", 400)
     batch = train.make_batch(3, 0.0, checkpoint.build_tokenizer())
     model = guided_model()
     heads = train.Heads(model.config.text_config.hidden_size)
@@ -113,7 +113,7 @@ def test_a_step_of_each_phase_lowers_its_loss_and_touches_its_part_only(phase, m
 
 def test_the_guided_rows_are_the_models_own_attention(monkeypatch):
     """The hit rate is that of the eager attention matrix at the rows where an answer is due."""
-    monkeypatch.setattr(train, "TOKENS_PER_BATCH", 400)
+    monkeypatch.setattr(batches, "TOKENS_PER_BATCH", 400)
     batch = train.make_batch(3, 0.0, checkpoint.build_tokenizer())
     model = guided_model()
     looking = {}
@@ -146,7 +146,7 @@ def test_learning_rate_warms_up_stays_and_falls():
 
 def test_pages_grow_with_progress():
     rng = np.random.default_rng(0)
-    sizes = {p: [train.page_size(p, rng) for _ in range(200)] for p in (0.0, 0.15, 0.9)}
+    sizes = {p: [batches.page_size(p, rng) for _ in range(200)] for p in (0.0, 0.15, 0.9)}
     assert max(lines for lines, _ in sizes[0.0]) <= 8
     assert {columns for _, columns in sizes[0.0]} == {1}
     assert max(lines * columns for lines, columns in sizes[0.9]) >= 40
@@ -165,7 +165,7 @@ def test_unknown_words_are_one_unknown_token():
 
 
 def test_a_run_interrupted_and_resumed_equals_an_uninterrupted_one(tmp_path, monkeypatch):
-    monkeypatch.setattr(train, "TOKENS_PER_BATCH", 400)
+    monkeypatch.setattr(batches, "TOKENS_PER_BATCH", 400)
     monkeypatch.setattr(train, "SAVE_EVERY", 1)
     train.train(tmp_path / "a", tmp_path / "whole.pt", 1, 1, 0)
     make_batch = train.make_batch
