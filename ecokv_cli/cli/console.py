@@ -138,7 +138,13 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], key
     Where the terminal is too narrow for all columns they are shown in several tables below each other, each beginning
     with the first `keys` columns; a number is never broken.
     """
-    cells = [[value if isinstance(value, Text) else Text(_cell(value)) for value in row] for row in rows]
+    cells = [
+        [
+            value if isinstance(value, Text) else Text(_cell(value, name))
+            for value, name in zip(row, columns, strict=True)
+        ]
+        for row in rows
+    ]
     widths = [max(len(name), *(len(row[i]) for row in cells)) + 2 if cells else 0 for i, name in enumerate(columns)]
     room = (Console().width if sys.stdout.isatty() else WIDE) - sum(widths[:keys])
     parts: list[list[int]] = [[]]
@@ -164,10 +170,10 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], key
     return shown
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, column: str) -> str:
     if value is None:
         return "-"
-    if isinstance(value, float):
+    if isinstance(value, float) and column != "budget":  # a share of the prompt is shown as it was asked for
         return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
     return str(value)
 

@@ -102,8 +102,7 @@ def show(screen: Screen, work: Work, cost: Table, papers: Table, best: frozenset
         "peak_source", "scoring_share", "decode_ratio", "decode_ratio_low", "decode_ratio_high",
     )  # fmt: skip
     rows = [
-        ["full" if row["budget"] is None else str(row["budget"]), *(_whole(c, row[c]) for c in columns[1:])]
-        for row in cost
+        ["full" if row["budget"] is None else row["budget"], *(_whole(c, row[c]) for c in columns[1:])] for row in cost
     ]
     screen.show(table("cost beside the full cache", columns, rows, keys=2))
 

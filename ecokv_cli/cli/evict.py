@@ -143,10 +143,7 @@ def evict_step(
 def _show(screen: Screen, per_method: Table, summed: Table) -> None:
     """The table of methods."""
     titles = ("budget", "method", "window", "kept", "mass", "error", "cosine", "overlap")
-    title, columns, rows = averaged(per_method, summed, ("budget", "method", "window"), SUMMARY, titles)
-    # A share stands as it was asked, and not with three decimals.
-    shown = [[str(budget) if isinstance(budget, float) else budget, *rest] for budget, *rest in rows]
-    screen.show(table(title, columns, shown, keys=2))
+    screen.show(table(*averaged(per_method, summed, ("budget", "method", "window"), SUMMARY, titles), keys=2))
 
 
 def _rounded(ledger: Table) -> list[str]:

@@ -95,6 +95,13 @@ def test_typeset_tables():
     ]  # fmt: skip
 
 
+def test_typeset_budgets_are_shown_as_they_were_asked_for():
+    made = Table("t", ("budget", "kept"))
+    made.add(budget=64, kept=64.0)
+    made.add(budget=0.0625, kept=20.0)
+    assert markdown(made, made.columns).splitlines()[2:] == ["| 64 | 64.000 |", "| 0.0625 | 20.000 |"]
+
+
 @settings(max_examples=50)
 @given(st.text(alphabet=st.characters(codec="ascii", categories=["P", "S", "L"]), min_size=1, max_size=8))
 def test_no_character_of_a_name_reaches_latex_unescaped(name):
