@@ -157,9 +157,9 @@ def command(
     Works on a run of `ecokv dump`, without the model; tables, figures and report.html go into the run folder.
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
-    figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis",))
     machines = choose_engine(engine, address, workers, num_cpus_per_worker)
     run, samples = open_samples(paths, limit)
+    figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis",))
     options: dict[str, Any] = {
         "layers": layers, "heads": heads, "booster": booster, "window": window, "pairs": pairs, "seed": seed,
         "pca": pca or [],

@@ -243,10 +243,10 @@ def command(
     Works on a run of `ecokv dump`, without the model; tables, figures and report.html go into the run folder.
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
-    figures = FigureChoice.parse(figure_format, width, figure_names, ("eviction",))
     budgets = choose_budgets(budget, budget_ratio)
     machines = choose_engine(engine, address, workers, num_cpus_per_worker)
     run, samples = open_samples(paths, limit)
+    figures = FigureChoice.parse(figure_format, width, figure_names, ("eviction",))
     options: dict[str, Any] = {
         "layers": layers, "heads": heads, "methods": method or [], "budgets": budgets, "window": window,
         "head_scores": head_scores, "focus": focus, "seed": seed,
