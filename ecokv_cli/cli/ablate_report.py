@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
+from ecokv_cli.cli.ablate_answers import PARTS
 from ecokv_cli.cli.console import command_line, table
 from ecokv_cli.cli.evaluate_report import describe
 
@@ -11,11 +13,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from ecokv_cli.cli.ablate import Gathered
+    from ecokv_cli.cli.ablate import Fitting
+    from ecokv_cli.cli.ablate_answers import Gathered
     from ecokv_cli.cli.answering import Work
     from ecokv_cli.cli.common import FigureChoice
     from ecokv_cli.cli.console import Screen
-    from ecokv_cli.studies.ablate import Experiment, Scored
+    from ecokv_cli.studies.ablate import Scored
     from ecokv_cli.studies.evaluate import EvaluateSettings
     from ecokv_cli.studies.tables import Table
 
@@ -31,7 +34,7 @@ _VARIANTS = ("budget", "variant", *_MEAN, "difference", "difference_low", "diffe
 
 
 def report(
-    screen: Screen, gathered: Gathered, work: Work, settings: EvaluateSettings, asked: Sequence[tuple[Experiment, int]],
+    screen: Screen, gathered: Gathered, work: Work, settings: EvaluateSettings, fitting: Fitting,
     folder: Path, figures: FigureChoice, *, seed: int, force: bool,
 ) -> dict[str, Any]:  # fmt: skip
     """Write tables, figures, summary and the answers to use again; show the tables."""
@@ -46,7 +49,7 @@ def report(
     from ecokv_cli.studies.typeset import write_typeset
 
     found: dict[str, list[Scored]] = {}
-    for experiment, budget in asked:
+    for experiment, budget, _ in fitting:
         found.setdefault(experiment.name, []).append(scored(gathered.answers, experiment, budget))
     full = accuracy_table(gathered.answers.where(method="full"), {}, seed)
     full.name = "full_cache"
@@ -65,6 +68,7 @@ def report(
         save_drawings(unfinished / "figures", drawings, figures.formats)
         write_ablation_report(unfinished, tables, drawings, summary)
         write_kept(unfinished, gathered.kept)
+    shutil.rmtree(folder.parent / PARTS, ignore_errors=True)
     show(screen, tables, work)
     for line in summary["notes"]:
         screen.note(line)

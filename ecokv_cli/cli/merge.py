@@ -96,6 +96,26 @@ def merge_evaluation(screen: Screen, out: Path, whole: Whole, *, force: bool) ->
     )
 
 
+def merge_ablation(screen: Screen, out: Path, whole: Whole, *, force: bool) -> dict[str, Any]:
+    """Tables, figures and report of an ablation, from the answers that its shards left."""
+    from ecokv_cli.cli.ablate import choose_experiments, every_arm
+    from ecokv_cli.cli.ablate_answers import FOLDER, put_together
+    from ecokv_cli.cli.ablate_report import report
+    from ecokv_cli.cli.answering import Work
+    from ecokv_cli.cli.common import FigureChoice
+    from ecokv_cli.studies.evaluate import EvaluateSettings
+    from ecokv_cli.studies.metrics import find_metric
+
+    told = whole.settings
+    options = ("only", "host", "booster", "budget", "window", "alpha", "beta", "temperature")
+    fitting = choose_experiments(screen, **{name: told[name] for name in options})
+    settings = EvaluateSettings(every_arm(fitting), told["steps"], told["template"])
+    work = Work(iter(()), told["task"], find_metric(told["metric"]), told["steps"])
+    gathered = put_together(whole, work, settings.arms, out)
+    figures = FigureChoice.parse(*told["figures"])
+    return report(screen, gathered, work, settings, fitting, out / FOLDER, figures, seed=told["seed"], force=force)
+
+
 def merge_analysis(screen: Screen, out: Path, whole: Whole, *, force: bool) -> dict[str, Any]:
     """Tables, figures and report of an analysis, from the parts that its shards left."""
     from ecokv_cli.cli.analyze import analyze_step
@@ -146,7 +166,8 @@ def _parts(whole: Whole, folder: str) -> list[Path]:
 
 
 MERGERS = {
-    "dump": merge_dump, "evaluation": merge_evaluation, "analysis": merge_analysis, "eviction": merge_eviction,
+    "dump": merge_dump, "evaluation": merge_evaluation, "ablation": merge_ablation, "analysis": merge_analysis,
+    "eviction": merge_eviction,
 }  # fmt: skip
 """By kind of results, in the order in which they are put together."""
 
@@ -166,8 +187,8 @@ def command(
 ) -> None:
     """Put the shards of a study together, as if it had been run in one.
 
-    Takes what `--shard` left of dump, evaluate, analyze and evict. Nothing is run again; shards of other settings or
-    samples, missing ones and those that are there twice are refused by name before anything is written.
+    Takes what `--shard` left of dump, evaluate, ablate, analyze and evict. Nothing is run again; shards of other
+    settings or samples, missing ones and those that are there twice are refused by name before anything is written.
     """
     from ecokv_cli.studies.shards import forget, read_markers, whole
 

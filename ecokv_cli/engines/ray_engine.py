@@ -6,6 +6,7 @@ import importlib.util
 import logging
 import os
 import platform
+import socket
 from collections import Counter, deque
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,9 @@ Value = TypeVar("Value")
 
 TRIES = 3
 """How often an item is begun before it counts as what kills its workers, and a worker's setup likewise."""
+
+REACH = 10.0
+"""Seconds within which somebody must answer at the address of a cluster."""
 
 PATIENCE = 30.0
 """Seconds without any worker before it is said that the cluster has no room."""
@@ -70,6 +74,7 @@ class RayEngine:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         started = not ray.is_initialized()
         if started:
+            _require_listener(self.address or os.environ.get("RAY_ADDRESS", ""))
             try:
                 ray.init(self.address, log_to_driver=False, logging_level=logging.ERROR, configure_logging=False)
             except (ConnectionError, ValueError, RuntimeError) as error:
@@ -94,6 +99,17 @@ class RayEngine:
                 ray.kill(actor)
             if started:
                 ray.shutdown()
+
+
+def _require_listener(address: str) -> None:
+    """Refuse ``HOST:PORT`` where nobody listens: Ray would try for minutes, and some versions then crash."""
+    host, _, port = address.rpartition(":")
+    if "/" in host or not port.isdecimal():
+        return
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=REACH).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"--address {address}: no Ray cluster to be reached there ({error})") from None
 
 
 def _room(nodes: list[dict[str, Any]], cpus: float, gpus: float) -> int:
@@ -183,7 +199,7 @@ class RayWorkers:
             if not waiting and not flying:
                 return
             if not flying and not self._arriving:
-                raise EcokvError("no worker is left: all were lost while they were set up; Ray's logs have the reason")
+                raise EcokvError("no worker is left, as none could be set up; Ray's logs have more on the reason")
             ready, _ = ray.wait([*flying, *self._arriving], timeout=None if flying else patience)
             if not ready:
                 self._tell.note("no worker yet: the cluster has no room for one, or its setup takes long; waiting")
@@ -224,8 +240,8 @@ class RayWorkers:
         try:
             where, error = _fetched(reference)
         except _losses() as loss:
-            reason = type(loss).__name__
-            self._tell.note(f"a worker was lost {TRIES} times while it was set up ({reason}); going on without it")
+            reason = str(loss).strip().rpartition("\n")[2][:200]  # Ray ends with what happened on the worker
+            self._tell.note(f"a worker cannot be set up ({type(loss).__name__}: {reason}); going on without it")
             return
         if error is not None:
             self._tell.note(f"{where}: cannot be set up")

@@ -130,10 +130,11 @@ def read_markers(runs: Iterable[Path]) -> dict[str, list[Found]]:
 
 @dataclass(frozen=True)
 class Whole:
-    """Shards that make up a study: its samples in order, each with the run that has it, and what all agree on."""
+    """Shards that make up a study: its samples in order, each with its run and shard, and what all agree on."""
 
     samples: tuple[dict[str, Any], ...]
     runs: tuple[Path, ...]
+    shards: tuple[Shard, ...]
     settings: dict[str, Any]
     failed: dict[str, str]
 
@@ -163,14 +164,16 @@ def whole(found: Sequence[Found]) -> Whole:
             f"{first.marker.kind}: {len(missing)} of {count} shards are missing: {', '.join(missing[:10])}"
             f"{' ...' if len(missing) > 10 else ''}; run them, or name the folders they are in"
         )
+    having = [by_index[number % count] for number in range(len(first.marker.samples))]
     return Whole(
         first.marker.samples,
-        tuple(by_index[number % count].run for number in range(len(first.marker.samples))),
+        tuple(each.run for each in having),
+        tuple(each.marker.shard for each in having),
         first.marker.settings,
         {
             sample["name"]: reason
-            for number, sample in enumerate(first.marker.samples)
-            if (reason := by_index[number % count].marker.failed.get(sample["name"])) is not None
+            for sample, each in zip(first.marker.samples, having, strict=True)
+            if (reason := each.marker.failed.get(sample["name"])) is not None
         },
     )
 

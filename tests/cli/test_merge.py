@@ -1,5 +1,6 @@
 """Shards put together are the study run in one piece."""
 
+import csv
 import filecmp
 import shutil
 from pathlib import Path
@@ -63,6 +64,82 @@ def test_merged_answers_give_the_accuracy_of_one_piece(tmp_path, ecokv):
     for name in ("accuracy.csv", "accuracy_by_budget.csv"):
         whole, merged = (tmp_path / run / "evaluation" / name for run in ("whole", "parts"))
         assert whole.read_bytes() == merged.read_bytes()
+
+
+def timeless(folder):
+    """The tables of a folder by name, their times left out."""
+    found = {}
+    for path in folder.glob("*.csv"):
+        with path.open(newline="") as file:
+            rows = [{key: value for key, value in row.items() if not key.endswith("seconds")}
+                    for row in csv.DictReader(file)]  # fmt: skip
+        found[path.name] = rows if path.stem == "answers" else path.read_bytes()
+    return found
+
+
+ABLATE = ("ablate", "--task", "docqa", "--samples", "3", "-b", "40", "--format", "png", "--width", "single", "--only")
+
+
+def test_merged_answers_give_the_ablation_of_one_piece(tmp_path, ecokv):
+    done(ecokv(*ABLATE, "factorial,averaging", "-o", "whole"))
+    whole = timeless(tmp_path / "whole" / "ablation")
+    assert {"answers.csv", "factorial.csv", "factorial_effects.csv", "averaging.csv", "full_cache.csv"} <= set(whole)
+    assert len(whole["answers.csv"]) == 3 * 6
+
+    done(ecokv(*ABLATE, "factorial", "-o", "part-0", "--shard", "0/2"))
+    assert not (tmp_path / "part-0" / "ablation").exists()
+    status, _, err = ecokv("merge", "part-0", "-o", "merged")
+    assert status == 1
+    assert "ablation: 1 of 2 shards are missing: 1/2" in err
+    done(ecokv(*ABLATE, "factorial", "-o", "part-1", "--shard", "1/2"))
+    left = tmp_path / "part-1" / ".ablation" / "1-of-2"
+    left.rename(tmp_path / "away")
+    status, _, err = ecokv("merge", "part-0", "part-1", "-o", "merged")
+    assert status == 1
+    assert "1-of-2: lacks answers of page-0001; run the shard again" in err
+    assert not (tmp_path / "merged").exists()
+    (tmp_path / "away").rename(left)
+    done(ecokv("merge", "part-0", "part-1", "-o", "merged"))
+    merged = timeless(tmp_path / "merged" / "ablation")
+    new = "snapkv+ecokv[avg_domain=candidates]"
+    assert merged == {
+        "answers.csv": [row for row in whole["answers.csv"] if row["method"] != new],
+        **{name: whole[name] for name in ("factorial.csv", "factorial_effects.csv", "full_cache.csv")},
+    }
+
+    # Shards of more experiments decode nothing but the arms that are new.
+    more = (*ABLATE, "factorial,averaging", "--force", "-o", "merged", "--shard")
+    for shard, there in (("0/2", "10 of 12"), ("1/2", "5 of 6")):
+        status, _, err = ecokv(*more, shard)
+        assert (status, f"{there} answers were there already" in err) == (0, True), err
+    done(ecokv("merge", "merged", "--force"))
+    assert timeless(tmp_path / "merged" / "ablation") == whole
+    assert {path.name for path in (tmp_path / "merged").iterdir()} == {"ablation"}
+
+
+def test_a_sample_that_fails_in_its_shard_is_left_out_of_the_whole(tmp_path, ecokv, monkeypatch):
+    from ecokv_cli.errors import ModelError
+    from ecokv_cli.studies import evaluate
+
+    real = evaluate.answer
+
+    def answer(loaded, question, settings):
+        if question.id == "page-0001":
+            raise ModelError("stopped")
+        return real(loaded, question, settings)
+
+    monkeypatch.setattr(evaluate, "answer", answer)
+    asked = (*ABLATE, "averaging", "--keep-going", "-o")
+    assert ecokv(*asked, "whole")[0] == 1
+    assert ecokv(*asked, "parts", "--shard", "0/2")[0] == 0
+    status, _, err = ecokv(*asked, "parts", "--shard", "1/2")
+    assert (status, "page-0001" in err) == (1, True)
+    status, _, err = ecokv("merge", "parts")
+    assert status == 1
+    assert "1 samples failed and are left out: page-0001" in err
+    whole = timeless(tmp_path / "whole" / "ablation")
+    assert len(whole["answers.csv"]) == 2 * 3
+    assert timeless(tmp_path / "parts" / "ablation") == whole
 
 
 def test_a_missing_shard_is_named(dumps, tmp_path, ecokv):

@@ -1,10 +1,13 @@
 """The Ray engine on a cluster of its own on loopback: equal results, a killed worker, a lost machine."""
 
 import csv
+import importlib
 import importlib.util
 import json
 import os
+import shutil
 import signal
+import socket
 import sys
 import threading
 from functools import partial
@@ -14,7 +17,7 @@ import pytest
 
 from ecokv_cli.engines.ray_engine import RayEngine
 from ecokv_cli.engines.workers import LocalWorkers, Tell
-from ecokv_cli.errors import DumpError, ModelError, UsageError
+from ecokv_cli.errors import DumpError, EcokvError, ModelError, UsageError
 
 pytestmark = [
     # Ray is imported only once its environment is set.
@@ -32,6 +35,7 @@ ENVIRONMENT = {
     "RAY_health_check_failure_threshold": "3",
     "OMP_NUM_THREADS": "1",
 }
+SAMPLES = Path(__file__).parents[2] / "sample_inputs" / "samples.jsonl"
 STORE = 80_000_000
 """Bytes of a machine's object store; little goes through it."""
 
@@ -41,7 +45,7 @@ MACHINE = {"num_cpus": 1, "object_store_memory": STORE, "node_ip_address": "127.
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of two machines with one CPU each."""
+    """A cluster of two machines with one CPU each, the first of which says that it has two GPUs."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
@@ -49,7 +53,7 @@ def cluster():
         from ray.cluster_utils import Cluster
 
         cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
-        made = Cluster(initialize_head=True, head_node_args={**MACHINE, "include_dashboard": False})
+        made = Cluster(initialize_head=True, head_node_args={**MACHINE, "num_gpus": 2, "include_dashboard": False})
         made.add_node(**MACHINE)
         made.wait_for_nodes()
         yield made
@@ -94,6 +98,54 @@ def test_a_setup_that_fails_ends_the_run(cluster):
 
     with RayEngine(cluster.address).workers(setup, Tell()) as workers, pytest.raises(ModelError, match="no such model"):
         list(workers.run(halved, {"a": 2}))
+
+
+def test_an_address_where_nobody_listens_is_refused(monkeypatch):
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        with pytest.raises(UsageError, match=f"--address {address}: no Ray cluster .* refused"):
+            RayEngine(address).workers(str, Tell()).__enter__()
+        monkeypatch.setenv("RAY_ADDRESS", address)
+        with pytest.raises(UsageError, match=f"--address {address}: no Ray cluster .* refused"):
+            RayEngine().workers(str, Tell()).__enter__()
+
+
+def met(context, meet, tell):
+    return context, meet()
+
+
+def test_every_worker_has_a_device_of_its_own(cluster, tmp_path):
+    os.mkfifo(tmp_path / "door")
+    # Neither gets through before the other is there.
+    meet = {"in": (tmp_path / "door").read_bytes, "out": partial((tmp_path / "door").write_bytes, b"")}
+    with RayEngine(cluster.address, cpus=0.5).workers(visible_device, Tell(), device=True) as workers:
+        assert len(workers._arriving) == 2
+        found = sorted(outcome.get()[0] for outcome in workers.run(met, meet))
+    assert found == ["0", "1"]
+
+
+def visible_device():
+    return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+class FromElsewhere:
+    """A setup that a worker cannot even read, as where ecokv is not installed on its machine."""
+
+    def __reduce__(self):
+        return importlib.import_module, ("not_installed_there",)
+
+
+def test_without_any_worker_the_run_ends_and_says_why(cluster):
+    notes = []
+    engine = RayEngine(cluster.address, workers_wanted=1)
+    with (
+        engine.workers(FromElsewhere(), Tell(note=notes.append)) as workers,
+        pytest.raises(EcokvError, match="no worker is left"),
+    ):
+        list(workers.run(halved, {"a": 2}))
+    assert len(notes) == 1
+    assert "No module named 'not_installed_there'" in notes[0]
 
 
 def deadly(_, item, __):
@@ -212,49 +264,53 @@ def ecokv(tmp_path, monkeypatch, capsys):
 
 
 def contents(folder):
-    """All bytes below a folder; of manifests the values without times and the command."""
+    """Everything that a run holds, without times, the command that was given, and what is made of these."""
     found = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
+        if path.stem in ("cost", "report", "summary") or name == "ablation/answers.json" or path.suffix == ".parquet":
+            continue  # costs and reports tell times; the other two repeat tables
         if path.name == "manifest.json":
             told = json.loads(path.read_text())
             found[name] = {key: value for key, value in told.items() if key not in ("created", "seconds", "command")}
+        elif path.name == "answers.csv":
+            found[name] = list(map(without_times, csv.DictReader(path.read_text().splitlines())))
         else:
             found[name] = path.read_bytes()
     return found
 
 
-def test_the_commands_write_the_same_with_either_engine_and_go_on_from_each_other(cluster, ecokv, tmp_path):
-    lines = [{"id": f"s{i}", "prompt": prompt, "answers": ["1"]} for i, prompt in enumerate(("the total", "the date"))]
-    Path("texts.jsonl").write_text("\n".join(map(json.dumps, lines)))
+COMMANDS = {
+    "dump": "dump --manifest samples.jsonl --decode 3 -o {run}",
+    "analysis": "analyze {run} --figures none",
+    "eviction": "evict {run} --method snapkv --method keydiff -b 40 --figures none",
+    "head-scores.json": "headscores {run} -o {run}/head-scores.json",
+    "evaluation": "evaluate --manifest samples.jsonl --method snapkv -b 40 --figures none -o {run}",
+    "ablation": "ablate --manifest samples.jsonl --only averaging -b 40 --format png --width single -o {run}",
+}
+"""By what they leave in the run."""
+
+
+def test_the_commands_write_the_same_with_either_engine_and_go_on_from_each_other(
+    cluster, ecokv, tmp_path, monkeypatch
+):
+    samples = SAMPLES.read_text().splitlines()[1:3]
+    Path("samples.jsonl").write_text("\n".join(samples))
+    for sample in samples:
+        shutil.copy(SAMPLES.with_name(json.loads(sample)["image"]), tmp_path)
     ray = ("--engine", "ray", "--address", cluster.address, "--workers", "1")
-    dump = ("dump", "--manifest", "texts.jsonl", "--decode", "2", "--ignore-eos")
-    ecokv(*dump, "-o", "near")
-    ecokv(*dump, "-o", "far", "--limit", "1")
-    assert "1 of 2 already there" in ecokv(*dump, "-o", "far", *ray)
-    assert contents(tmp_path / "far" / "dump") == contents(tmp_path / "near" / "dump")
-    evaluate = (
-        "evaluate",
-        "--manifest",
-        "texts.jsonl",
-        "--method",
-        "snapkv",
-        "-b",
-        "8",
-        "-w",
-        "4",
-        "--figures",
-        "none",
-    )
-    ecokv(*evaluate, "-o", "near")
-    ecokv(*evaluate, "-o", "far", *ray)
-    folders = [tmp_path / name / "evaluation" for name in ("far", "near")]
-    assert (folders[0] / "accuracy.csv").read_bytes() == (folders[1] / "accuracy.csv").read_bytes()
-    far, near = (
-        list(map(without_times, csv.DictReader((f / "answers.csv").read_text().splitlines()))) for f in folders
-    )
-    assert far == near
-    assert len(far) == 2 * 2
+    ecokv(*COMMANDS["dump"].format(run="far").split(), "--limit", "1")
+    for made, line in COMMANDS.items():
+        ecokv(*line.format(run="near").split())
+        with monkeypatch.context() as patch:
+            patch.delattr(LocalWorkers, "run")  # nothing is done in this process
+            said = ecokv(*line.format(run="far").split(), *ray)
+        assert ("1 of 2 already there" in said) == (made == "dump"), made
+    near = contents(tmp_path / "near")
+    assert {name.partition("/")[0] for name in near} == set(COMMANDS)
+    assert len(near["evaluation/answers.csv"]) == 2 * 2
+    assert len(near["ablation/answers.csv"]) == 2 * 3
+    assert contents(tmp_path / "far") == near
 
 
 def without_times(row):
