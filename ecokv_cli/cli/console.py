@@ -37,7 +37,9 @@ class Screen:
         self.quiet = quiet
         self.verbose = verbose
         self.as_json = as_json
-        self.out = _Out(width=None if sys.stdout.isatty() else WIDE, highlight=False, color_system=_colours())
+        self.out = _Out(
+            width=None if sys.stdout.isatty() else WIDE, highlight=False, emoji=False, color_system=_colours()
+        )
         self.err = _stderr()
         self.hears = logging.INFO
         log = logging.getLogger("ecokv_cli")
@@ -102,7 +104,7 @@ class Screen:
 
 
 def _stderr() -> Console:
-    return Console(stderr=True, highlight=False, color_system=_colours())
+    return Console(stderr=True, highlight=False, emoji=False, color_system=_colours())
 
 
 def _colours() -> Literal["auto"] | None:

@@ -57,3 +57,13 @@ def test_no_color_leaves_text_alone(monkeypatch, no_color, styled):
         text = stream.getvalue()
         assert ("\x1b" in text) == styled
         assert all(word in text for word in words)
+
+
+def test_colons_are_no_pictures(capsys):
+    screen = console.Screen(quiet=False, verbose=True, as_json=False)
+    text = "no Ray at 127.0.0.1:1234: nobody listens :smile:"
+    for tell in (screen.say, screen.note, screen.detail):
+        tell(text)
+    out, err = capsys.readouterr()
+    assert out.splitlines() == [text]
+    assert err.splitlines() == [text, text]
