@@ -11,16 +11,21 @@ from matplotlib.ticker import MaxNLocator
 from ecokv_cli.figures.budgets import at_budget, budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
+    LINE,
     WIDE,
+    breadth,
+    fold,
     label_layers,
     legend_above,
     letter,
     listed,
+    most_lines,
     names,
     ordered,
     whole,
 )
 from ecokv_cli.figures.profiles import WORDS, Stroke, draw_line
+from ecokv_cli.figures.rows import Rows
 from ecokv_cli.figures.style import BLUE, INK, QUIET, VERMILLION, inches, new_figure
 from ecokv_cli.studies.tables import Table
 
@@ -173,38 +178,36 @@ def compare_methods(
     methods = [method for method in names(comparison, "method") if method != "full"] or names(comparison, "method")
     budgets = budgets_of(comparison)
     there = {(str(row["method"]), budget_of(row)) for row in comparison}
-    places: dict[tuple[str, Budget], int] = {}
-    for budget in budgets:
-        # A free line before each further budget holds its name.
-        start = max(places.values()) + 2 if places else 0
-        shown = [method for method in methods if (method, budget) in there]
-        places |= {(method, budget): start + i for i, method in enumerate(shown)}
-    lines = max(places.values()) + 1
+    # A row without a method holds the name of the budget of those below it.
+    heads = [""] if len(budgets) > 1 else []
+    keys = [(m, budget) for budget in budgets for m in (*heads, *methods) if m in heads or (m, budget) in there]
+    rows = Rows.of([method for method, _ in keys], inches(width))
+    places = dict(zip(keys, rows.places, strict=True))
     bands = 1 if inches(width) >= WIDE else len(measures)
-    figure = new_figure(inches(width), bands * (0.155 * (lines + 1) + 0.55) + 0.2)
     columns = 2 * len(measures) // bands
+    room = 1.25 / 2.25 * 2 / columns * (inches(width) - max(map(breadth, rows.names)))
+    words = [fold(WORDS.get(measure, measure), room) for measure in measures]
+    figure = new_figure(inches(width), bands * (rows.height + 0.6 + LINE * (most_lines(words) - 1)) + 0.2)
     axes = figure.subplots(bands, columns, squeeze=False, sharey=True, width_ratios=[1.25, 1] * (columns // 2)).ravel()
     for i, measure in enumerate(measures):
         both, apart = axes[2 * i : 2 * i + 2]
         _dots(both, apart, comparison.where(measure=measure), places)
-        both.set_xlabel(WORDS.get(measure, measure))
+        both.set_xlabel(words[i])
         apart.set_xlabel("difference")
     for ax in axes:
-        ax.set_ylim(lines - 0.4, -1.4 if len(budgets) > 1 else -0.6)
-        ax.set_yticks(list(places.values()), [method for method, _ in places])
-        ax.tick_params(axis="y", length=0)
+        rows.label(ax)
         ax.grid(axis="both")
     for ax in axes[::2]:
-        for budget in budgets if len(budgets) > 1 else ():
-            at = min(place for (_, b), place in places.items() if b == budget) - 1
+        for budget in budgets if heads else ():
+            at = places["", budget]
             ax.annotate(labelled(budget), (0, at), (3, 0), ("axes fraction", "data"), "offset points", va="center")
     letter(axes[::2])
     marks = [
         Line2D([], [], linestyle="", marker=s.marker, color=s.color, mfc=face, markersize=4.5) for s, face in _ENDS
     ]
     legend_above(figure, marks, labels)
-    rows = [row for row in comparison if row["measure"] in measures and row["method"] in methods]
-    data = Table("compare_methods", comparison.columns, rows)
+    shown = [row for row in comparison if row["measure"] in measures and row["method"] in methods]
+    data = Table("compare_methods", comparison.columns, shown)
     scope = f" {at_budget(budgets[0])}" if len(budgets) == 1 else ""
     caption = (
         f"{labels[0]} (filled) and {labels[1]} (hollow) for every method{scope}: "
@@ -219,7 +222,7 @@ def compare_methods(
 _ENDS = ((_FIRST, BLUE), (_SECOND, "white"))
 
 
-def _dots(both: Axes, apart: Axes, rows: Table, places: dict[tuple[str, Budget], int]) -> None:
+def _dots(both: Axes, apart: Axes, rows: Table, places: dict[tuple[str, Budget], float]) -> None:
     for row in rows:
         at = places.get((str(row["method"]), budget_of(row)))
         if at is None:

@@ -11,10 +11,9 @@ from matplotlib.ticker import MaxNLocator, NullLocator
 
 from ecokv_cli.figures.budgets import budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.evaluation import LABEL, evicted_rows, number, row_height
+from ecokv_cli.figures.evaluation import evicted_rows, number
 from ecokv_cli.figures.parts import (
     WIDE,
-    fold,
     legend_above,
     legend_height,
     letter,
@@ -22,6 +21,7 @@ from ecokv_cli.figures.parts import (
     panel_grid,
     spaced,
 )
+from ecokv_cli.figures.rows import Rows
 from ecokv_cli.figures.style import INK, QUIET, inches
 from ecokv_cli.studies.tables import Table
 
@@ -67,25 +67,26 @@ def cost_ratios(cost: Table, width: str | float = "double") -> Drawing | None:
         labelled(b): Line2D([], [], linestyle="", marker="o", color=INK, markerfacecolor=faces[b]) for b in budgets
     }
     handles["by the ledger"] = Line2D([], [], linestyle="", marker="|", color=INK, markersize=7)
-    folded = [fold(method, LABEL * size) for method in methods]
+    rows = Rows.of(methods, size)
     figure, axes = panel_grid(
-        size, len(_COSTS), len(_COSTS) if wide else 2, 1.2 * row_height(folded) * len(methods) + 0.55,
+        size, len(_COSTS), len(_COSTS) if wide else 2, 1.2 * rows.height + 0.55,
         extra=legend_height(size, list(handles)), share="y",
     )  # fmt: skip
     for ax, (column, label) in zip(axes, _COSTS.items(), strict=True):
         for row in evicted:
             budget = budget_of(row)
             # Budgets of a row are set apart, so that marks and bars do not hide each other.
-            place = methods.index(str(row["method"])) + 0.5 * ((budgets.index(budget) + 0.5) / len(budgets) - 0.5)
+            place = rows.places[methods.index(str(row["method"]))] + 0.5 * (
+                (budgets.index(budget) + 0.5) / len(budgets) - 0.5
+            )
             if column == "cache_ratio":
                 ax.plot(number(row["ledger_ratio"]), place, "|", color=INK, markersize=9)
             if column == "decode_ratio":
                 ax.hlines(place, number(row["decode_ratio_low"]), number(row["decode_ratio_high"]), INK, linewidth=0.7)
             ax.plot(number(row[column]), place, "o", color=INK, markerfacecolor=faces[budget])
         _scale(ax, column)
-        ax.set(xlabel=label, ylim=(len(methods) - 0.5, -0.5))
-        ax.set_yticks(range(len(methods)), folded)
-        ax.tick_params(axis="y", length=0)
+        rows.label(ax)
+        ax.set_xlabel(label)
         ax.grid(axis="both")
     letter(axes)
     legend_above(figure, list(handles.values()), list(handles))

@@ -13,33 +13,23 @@ from matplotlib.ticker import MaxNLocator
 from ecokv_cli.figures.budgets import BudgetAxis, budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
-    LINE,
     WIDE,
-    fold,
     legend_above,
     legend_height,
     letter,
-    most_lines,
     names,
     ordered,
     panel_grid,
 )
+from ecokv_cli.figures.rows import Rows
 from ecokv_cli.figures.style import BLUE, INK, inches, method_styles
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from matplotlib.axes import Axes
 
     from ecokv_cli.figures.style import MethodStyle
     from ecokv_cli.studies.tables import Value
-
-ROW = 0.17
-"""Inches per row of a dot chart."""
-
-LABEL = 0.38
-"""Share of a figure's width that the names of rows may take."""
 
 
 def windowless(method: str) -> str:
@@ -73,28 +63,25 @@ def accuracy_by_budget(accuracy: Table, width: str | float = "double") -> Drawin
     windows, axis = sorted(ordered(evicted, "window"), reverse=True), BudgetAxis.of(evicted)
     size = inches(width)
     labels = list(dict.fromkeys(windowless(name) for name in names(evicted, "method")))
-    styles, handles = method_styles(labels), _handles(labels)
+    handles = _handles(labels)
     full = accuracy.where(budget=None)
     if full.rows:
         handles["full cache"] = Line2D([], [], color=INK, linestyle=(0, (5, 2)), linewidth=0.9)
     single = len(axis.places) == 1
     columns = min(len(windows), 3) if size >= WIDE else 1
-    folded = [fold(label, LABEL * size) for label in labels]
+    rows = Rows.of(labels, size)
     figure, axes = panel_grid(
-        size, len(windows), columns, row_height(folded) * len(labels) + 0.65 if single else 2.1,
+        size, len(windows), columns, rows.height + 0.65 if single else 2.1,
         extra=0.0 if single else legend_height(size, list(handles)), share="xy",
     )  # fmt: skip
     for ax, window in zip(axes, windows, strict=True):
         panel = evicted.where(window=window)
         if full.rows:
             _full_band(ax, full.rows[0], upright=single)
-        for row in panel if single else ():
-            _dot(ax, row, labels, styles)
-        for i, label in enumerate(() if single else labels):
-            rows = [row for row in panel if windowless(str(row["method"])) == label]
-            if rows:
-                _line(ax, rows, styles[label], axis, _aside(axis, i, len(labels)))
-        (_finish_dots if single else _finish_lines)(ax, axis, folded)
+        if single:
+            _dots(ax, panel, labels, rows)
+        else:
+            _lines(ax, panel, labels, axis)
     for ax in axes[::columns] if not single else ():
         ax.set_ylabel("mean score ↑")
     letter(axes, [f"window {window}" for window in windows])
@@ -141,13 +128,13 @@ def accuracy_differences(accuracy: Table, width: str | float = "double") -> Draw
     data = Table("accuracy_differences", accuracy.columns, rows)
     budgets, size = budgets_of(data)[::-1], inches(width)
     labels = list(dict.fromkeys(map(_pair, rows)))
-    folded = [fold(label, LABEL * size) for label in labels]
+    pairs = Rows.of(labels, size)
     columns = min(len(budgets), 3) if size >= WIDE else 1
-    figure, axes = panel_grid(size, len(budgets), columns, row_height(folded) * len(labels) + 0.6, share="xy")
+    figure, axes = panel_grid(size, len(budgets), columns, pairs.height + 0.6, share="xy")
     for ax, budget in zip(axes, budgets, strict=True):
         ax.axvline(0, color=INK, linewidth=0.7)
         for row in data.where(budget=budget):
-            place = labels.index(_pair(row))
+            place = pairs.places[labels.index(_pair(row))]
             matched = str(row["against"]).endswith(f", window {row['window']}")
             low, middle, high = (number(row[c]) for c in ("difference_low", "difference", "difference_high"))
             ax.hlines(place, low, high, color=BLUE, linewidth=1.4)
@@ -155,9 +142,7 @@ def accuracy_differences(accuracy: Table, width: str | float = "double") -> Draw
             p = number(row["p"])
             text = "p < 0.001" if p < 0.001 else f"p = {p:.3f}"
             ax.annotate(text, (1, place), (2, 0), ("axes fraction", "data"), "offset points", va="center", fontsize=7)
-        ax.set(ylim=(len(labels) - 0.5, -0.5))
-        ax.set_yticks(range(len(labels)), folded)
-        ax.tick_params(axis="y", length=0)
+        pairs.label(ax)
         ax.margins(x=0.08)
         ax.xaxis.set_major_locator(MaxNLocator(3))
         ax.grid(axis="x")
@@ -181,11 +166,6 @@ def accuracy_differences(accuracy: Table, width: str | float = "double") -> Draw
             "from the window."
         )
     return Drawing("accuracy_differences", "Paired differences", figure, data, caption)
-
-
-def row_height(labels: Iterable[str]) -> float:
-    """Inches per row of a dot chart whose rows are named so."""
-    return ROW + LINE * (most_lines(labels) - 1)
 
 
 def evicted_rows(table: Table) -> Table:
@@ -217,6 +197,17 @@ def _full_band(ax: Axes, row: dict[str, Value], *, upright: bool) -> None:
     line(mean, color=INK, linestyle=(0, (5, 2)), linewidth=0.9)
 
 
+def _lines(ax: Axes, panel: Table, labels: list[str], axis: BudgetAxis) -> None:
+    styles = method_styles(labels)
+    for i, label in enumerate(labels):
+        rows = [row for row in panel if windowless(str(row["method"])) == label]
+        if rows:
+            _line(ax, rows, styles[label], axis, _aside(axis, i, len(labels)))
+    axis.finish(ax)
+    ax.set_xlabel(axis.label)
+    ax.grid(axis="y")
+
+
 def _line(ax: Axes, rows: list[dict[str, Value]], style: MethodStyle, axis: BudgetAxis, aside: float) -> None:
     rows = sorted(rows, key=lambda row: axis.places[budget_of(row)])
     x = np.array([axis.places[budget_of(row)] for row in rows]) * aside
@@ -225,23 +216,15 @@ def _line(ax: Axes, rows: list[dict[str, Value]], style: MethodStyle, axis: Budg
     ax.plot(x, mean, color=style.color, linestyle=style.dash, marker=style.marker, markerfacecolor=style.face)
 
 
-def _dot(ax: Axes, row: dict[str, Value], labels: list[str], styles: dict[str, MethodStyle]) -> None:
-    label = windowless(str(row["method"]))
-    style, place = styles[label], labels.index(label)
-    ax.hlines(place, number(row["low"]), number(row["high"]), color=style.color, linewidth=1.2)
-    ax.plot(number(row["mean"]), place, color=style.color, marker=style.marker, markerfacecolor=style.face)
-
-
-def _finish_lines(ax: Axes, axis: BudgetAxis, _: list[str]) -> None:
-    axis.finish(ax)
-    ax.set_xlabel(axis.label)
-    ax.grid(axis="y")
-
-
-def _finish_dots(ax: Axes, _: BudgetAxis, labels: list[str]) -> None:
-    ax.set(xlabel="mean score ↑", ylim=(len(labels) - 0.5, -0.5))
-    ax.set_yticks(range(len(labels)), labels)
-    ax.tick_params(axis="y", length=0)
+def _dots(ax: Axes, panel: Table, labels: list[str], rows: Rows) -> None:
+    styles = method_styles(labels)
+    for row in panel:
+        label = windowless(str(row["method"]))
+        place, style = rows.places[labels.index(label)], styles[label]
+        ax.hlines(place, number(row["low"]), number(row["high"]), color=style.color, linewidth=1.2)
+        ax.plot(number(row["mean"]), place, color=style.color, marker=style.marker, markerfacecolor=style.face)
+    rows.label(ax)
+    ax.set_xlabel("mean score ↑")
     ax.margins(x=0.08)
     ax.grid(axis="both")
 

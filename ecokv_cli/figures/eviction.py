@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 from matplotlib.colors import Normalize
+from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 
 from ecokv_cli.figures.budgets import at_budgets, budgets_of, labelled
@@ -22,11 +23,14 @@ from ecokv_cli.figures.parts import (
     panel_grid,
 )
 from ecokv_cli.figures.roles import present_roles
+from ecokv_cli.figures.rows import NAMES
 from ecokv_cli.figures.style import INK, SEQUENTIAL, inches, method_styles
 from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
@@ -35,6 +39,9 @@ if TYPE_CHECKING:
 
 _READABLE_CELL = 0.22
 """Inches; numbers are written into cells that are at least as wide."""
+
+_TALLEST = 9.0
+"""Inches that fit on a page."""
 
 
 @drawn
@@ -139,20 +146,24 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing | N
         return None
     budgets = budgets_of(overlap)
     columns = min(len(budgets), 2 if inches(width) >= WIDE else 1)
-    labels = 0.066 * max(map(len, methods)) + 0.1
-    cell = min((inches(width) - labels - 0.65 - 0.2 * (columns - 1)) / columns / len(methods), 0.42)
-    panel = cell * len(methods) + (0.25 if len(budgets) > 1 else 0.1)
-    figure, axes = panel_grid(
-        inches(width), len(budgets), columns, panel, extra=labels, layout="compressed", share="xy"
-    )
+    ticks, key = _tick_names(methods, inches(width))
+    labels, heading = _label_inches(ticks), 0.25 if len(budgets) > 1 else 0.1
+    extra = labels + (legend_height(inches(width), key) if key else 0.0)
+    across = (inches(width) - labels - 0.65 - 0.2 * (columns - 1)) / columns
+    down = (_TALLEST - extra) / math.ceil(len(budgets) / columns) - heading
+    cell = min(across / len(methods), down / len(methods), 0.42)
+    panel = cell * len(methods) + heading
+    figure, axes = panel_grid(inches(width), len(budgets), columns, panel, extra=extra, layout="compressed", share="xy")
     data = Table("overlap_matrix", ("budget", "method_a", "method_b", "jaccard"))
     top = _top([row for row in overlap if row["method_a"] != row["method_b"] and "full" not in row.values()])
     for ax, budget in zip(axes, budgets, strict=True):
         values = _symmetric(overlap.where(budget=budget), methods)
-        mesh = _matrix(ax, values, methods, Normalize(0, top), numbers=cell >= _READABLE_CELL)
+        mesh = _matrix(ax, values, ticks, Normalize(0, top), numbers=cell >= _READABLE_CELL)
         for i, a in enumerate(methods):
             for k, b in enumerate(methods):
                 data.add(budget=budget, method_a=a, method_b=b, jaccard=float(values[i, k]))
+    if key:
+        legend_above(figure, [Line2D([], [], linestyle="")] * len(key), key)
     bar = figure.colorbar(mesh, ax=axes, shrink=0.7, aspect=25, pad=0.02)
     bar.outline.set_visible(False)
     bar.set_label("Jaccard index")
@@ -164,9 +175,24 @@ def overlap_matrix(overlap: Table, width: str | float = "double") -> Drawing | N
         f"{averaged(overlap)} and counts only positions outside both windows, since a common window would make methods "
         "look more alike than they are."
     )
+    if key:
+        caption += " Rows and columns are numbered as in the list above the matrix."
     if cell < _READABLE_CELL:
         caption += " The numbers are in the data file, as the cells are too small for them."
     return Drawing("overlap_matrix", "Agreement of methods", figure, data, caption)
+
+
+def _label_inches(names: Sequence[str]) -> float:
+    """Inches that names of rows and columns take beside a matrix."""
+    return 0.066 * max(map(len, names)) + 0.1
+
+
+def _tick_names(methods: list[str], width: float) -> tuple[list[str], list[str]]:
+    """What rows and columns are called, and a key to it: where names are long, rows and columns have numbers."""
+    if _label_inches(methods) <= NAMES * width:
+        return methods, []
+    numbers = [str(1 + i) for i in range(len(methods))]
+    return numbers, [f"{number}  {method}" for number, method in zip(numbers, methods, strict=True)]
 
 
 def _top(rows: list[dict[str, Value]]) -> float:
@@ -186,12 +212,12 @@ def _symmetric(overlap: Table, methods: list[str]) -> Array:
     return values
 
 
-def _matrix(ax: Axes, values: Array, methods: list[str], norm: Normalize, *, numbers: bool) -> AxesImage:
-    cells = np.ma.masked_array(values, ~np.isfinite(values) | np.eye(len(methods), dtype=bool))
+def _matrix(ax: Axes, values: Array, ticks: list[str], norm: Normalize, *, numbers: bool) -> AxesImage:
+    cells = np.ma.masked_array(values, ~np.isfinite(values) | np.eye(len(ticks), dtype=bool))
     mesh = ax.imshow(cells, cmap=SEQUENTIAL, norm=norm, interpolation="none")
     ax.patch.set_facecolor("#efefef")
-    ax.set_xticks(range(len(methods)), methods, rotation=90)
-    ax.set_yticks(range(len(methods)), methods)
+    ax.set_xticks(range(len(ticks)), ticks, rotation=90 if max(map(len, ticks)) > 2 else 0)
+    ax.set_yticks(range(len(ticks)), ticks)
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     for (i, k), value in np.ndenumerate(cells.filled(math.nan)):

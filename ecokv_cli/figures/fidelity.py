@@ -21,6 +21,7 @@ from ecokv_cli.figures.parts import (
     names,
     panel_grid,
 )
+from ecokv_cli.figures.rows import Rows
 from ecokv_cli.figures.style import inches, method_styles
 from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
@@ -135,18 +136,18 @@ def _dot_chart(data: Table, width: float) -> Figure:
     methods = names(data, "method")
     styles = method_styles(methods)
     wide = width >= WIDE
-    figure, axes = panel_grid(width, 3, 3 if wide else 1, 0.17 * len(methods) + 0.6, share="y")
+    rows = Rows.of(methods, width)
+    figure, axes = panel_grid(width, 3, 3 if wide else 1, rows.height + 0.6, share="y")
     for ax, (measure, label) in zip(axes, _MEASURES.items(), strict=True):
         for row in data.where(measure=measure):
-            style, place = styles[str(row["method"])], methods.index(str(row["method"]))
+            style, place = styles[str(row["method"])], rows.places[methods.index(str(row["method"]))]
             low, mean, high, first, last = (_number(row[c]) for c in ("q25", "mean", "q75", "low", "high"))
             ax.hlines(place, low, high, color=style.color, linewidth=0.9)
             ax.hlines(place, first, last, color=style.color, linewidth=2.2)
             ax.plot(mean, place, color=style.color, marker=style.marker, markerfacecolor=style.face, markersize=4.5)
             ax.annotate(f"{mean:.2f}", (1, place), (3, 0), ("axes fraction", "data"), "offset points", va="center")
-        ax.set(xlabel=label, ylim=(len(methods) - 0.5, -0.5))
-        ax.set_yticks(range(len(methods)), methods)
-        ax.tick_params(axis="y", length=0)
+        rows.label(ax)
+        ax.set_xlabel(label)
         ax.margins(x=0.08)
         ax.grid(axis="both")
     letter(axes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from typing import TYPE_CHECKING, cast
@@ -170,15 +171,30 @@ def legend_height(width: float, labels: Sequence[str]) -> float:
     return 0.155 * _legend_rows(width, folded) + 0.05 + LINE * sum(label.count("\n") for label in folded)
 
 
+def breadth(label: str) -> float:
+    """Inches that a label is wide, roughly: those of its longest line."""
+    return _CHARACTER * max(map(len, label.split("\n")))
+
+
 def fold(label: str, inches: float) -> str:
-    """Break the name of a method, or of two, into lines that fit: before brackets and signs, and after commas."""
+    """Break the name of a method, or of two, or a few words into lines that fit.
+
+    Lines end before brackets and minus signs and after commas; pieces too long for a line also end before plus signs,
+    after equals signs and between words.
+    """
+    pieces = re.split(r"(?=\[)|(?<=,)|(?= − )", label)
     lines = [""]
-    for piece in re.split(r"(?=\[)|(?<=,)|(?= − )", label):
-        if lines[-1] and _CHARACTER * len(lines[-1] + piece) > inches:
-            lines.append(piece.lstrip())
-        else:
+    for piece in itertools.chain(*(_pieces(piece, inches) for piece in pieces)):
+        if not lines[-1] or breadth(lines[-1] + piece.rstrip()) <= inches:
             lines[-1] += piece
-    return "\n".join(lines)
+        else:
+            lines.append(piece.lstrip())
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _pieces(piece: str, inches: float) -> list[str]:
+    """A piece that fits into a line, or what it is broken into."""
+    return [piece] if breadth(piece) <= inches else re.split(r"(?=\+)|(?<==)|(?<= )", piece)
 
 
 def most_lines(labels: Iterable[str]) -> int:
@@ -191,7 +207,7 @@ def _folded(width: float, labels: Sequence[str]) -> list[str]:
 
 
 def _legend_rows(width: float, labels: Sequence[str]) -> int:
-    widths = [_CHARACTER * max(map(len, label.split("\n"))) + _HANDLE for label in labels]
+    widths = [breadth(label) + _HANDLE for label in labels]
     count, rows = len(labels), 1
     # A legend fills column after column, and a column is as wide as its widest entry.
     while rows < count and sum(max(widths[i : i + rows]) for i in range(0, count, rows)) > width:

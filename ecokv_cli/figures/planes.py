@@ -10,7 +10,18 @@ from matplotlib.lines import Line2D
 
 from ecokv_cli.figures.budgets import at_budget, budgets_of, in_name, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import WIDE, legend_above, legend_height, letter, listed, names, panel_grid
+from ecokv_cli.figures.parts import (
+    LINE,
+    WIDE,
+    fold,
+    legend_above,
+    legend_height,
+    letter,
+    listed,
+    most_lines,
+    names,
+    panel_grid,
+)
 from ecokv_cli.figures.profiles import TENSOR_NAMES
 from ecokv_cli.figures.roles import MARKS, present_roles
 from ecokv_cli.figures.style import FAINT, inches, new_figure
@@ -133,18 +144,19 @@ def kept_in_plane(plane: Table, positions: Table, *, budget: Budget, width: str 
     columns = min(len(methods), 4 if inches(width) >= WIDE else 2)
     # Methods fill whole rows where they can: 6 stand as 3 + 3 rather than as 4 + 2.
     columns = math.ceil(len(methods) / math.ceil(len(methods) / columns))
-    options = any("[" in method for method in methods)
-    panel = (inches(width) - 0.45) / columns * _flatness(plane) + (0.4 if options else 0.26)
+    across = (inches(width) - 0.45) / columns
+    titles = [fold(method, across - 0.1) for method in methods]
+    panel = across * _flatness(plane) + 0.26 + LINE * (most_lines(titles) - 1)
     extra = legend_height(inches(width), ["x" * 14] * 4) + 0.25
     figure, axes = panel_grid(inches(width), len(methods), columns, panel, extra=extra, share="xy")
     data = Table("kept_in_plane", ("method", "position", "role", "pc1", "pc2", "kept"))
     limits = _limits(plane)
-    for ax, method in zip(axes, methods, strict=True):
+    for ax, method, title in zip(axes, methods, titles, strict=True):
         kept = {row["position"] for row in here.where(method=method) if row["kept"]}
         _kept_cloud(ax, plane, kept)
         ax.set(xlim=limits[0], ylim=limits[1])
         ax.set_aspect("equal")
-        ax.set_title(method.replace("[", "\n["))
+        ax.set_title(title)
         for row in plane:
             data.add(method=method, kept=row["position"] in kept, **{c: row[c] for c in data.columns[1:5]})
     figure.supxlabel(_component(1, plane), fontsize="medium")

@@ -12,11 +12,14 @@ from matplotlib.lines import Line2D
 from ecokv_cli.figures.budgets import at_budgets, budget_of, budgets_of, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
+    LINE,
     WIDE,
     averaged,
     evicting,
+    fold,
     legend_above,
     legend_height,
+    most_lines,
     names,
     ordered,
     panel_grid,
@@ -159,10 +162,11 @@ def _panels(data: Table, width: float) -> Figure:
     edges = np.array([*lows, 1 + max(ordered(data, "age_high"))])
     labels = [labelled(budget) for budget in budgets]
     columns = 3 if width >= WIDE else 1 if len(methods) == 1 else 2
-    extra = legend_height(width, labels) + 0.2
-    figure, axes = panel_grid(width, len(methods), columns, 1.35, extra=extra, share="xy")
+    titles = [fold(method, (width - 0.4) / columns - 0.1) for method in methods]
+    height, extra = 1.35 + LINE * (most_lines(titles) - 1), legend_height(width, labels) + 0.2
+    figure, axes = panel_grid(width, len(methods), columns, height, extra=extra, share="xy")
     looks = _budget_looks(len(budgets))
-    for ax, method in zip(axes, methods, strict=True):
+    for ax, method, title in zip(axes, methods, titles, strict=True):
         for other in methods if len(budgets) == 1 else ():
             ax.stairs(_column(data.where(method=other), "kept", lows), edges, baseline=None, color=FAINT, linewidth=0.8)
         for budget, look in zip(budgets, looks, strict=True):
@@ -172,7 +176,7 @@ def _panels(data: Table, width: float) -> Figure:
                 ax.stairs(high, edges, baseline=low, fill=True, color=look["color"], alpha=0.2, linewidth=0)
             ax.stairs(_column(rows, "kept", lows), edges, baseline=None, **look)
         ax.set(xlim=(0, edges[-1]), ylim=(0, 1.04))
-        ax.set_title(method)
+        ax.set_title(title)
         ax.grid(axis="y")
     figure.supxlabel("age (positions before the last)", fontsize="medium")
     figure.supylabel("share kept", fontsize="medium")

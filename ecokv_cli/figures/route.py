@@ -8,7 +8,8 @@ import numpy as np
 from matplotlib.colors import Normalize
 
 from ecokv_cli.figures.drawing import Drawing, drawn
-from ecokv_cli.figures.parts import heat_map, label_layers, names, ordered, whole
+from ecokv_cli.figures.parts import LINE, breadth, fold, heat_map, label_layers, most_lines, names, ordered, whole
+from ecokv_cli.figures.rows import NAMES
 from ecokv_cli.figures.style import inches, new_figure
 
 if TYPE_CHECKING:
@@ -30,14 +31,16 @@ def route_profile(profile: Table, width: str | float = "double") -> Drawing:
     cells = np.full((len(methods), len(layers)), np.nan)
     for row in profile:
         cells[methods.index(str(row["method"])), layers.index(whole(row["layer"]))] = float(str(row["error"]))
-    figure = new_figure(inches(width), 0.9 + 0.2 * len(methods))
+    folded = [fold(method, NAMES * inches(width)) for method in methods]
+    figure = new_figure(inches(width), 0.9 + (0.075 + LINE * most_lines(folded)) * len(methods))
     axes = figure.subplots()
     mesh = heat_map(axes, cells, Normalize(float(np.nanmin(cells)), float(np.nanmax(cells))), "viridis")
     chosen = [(layers.index(whole(r["layer"])), methods.index(str(r["method"]))) for r in profile if r["chosen"]]
     for size, colour in ((4.5, "black"), (2.5, "white")):
         axes.plot(*zip(*chosen, strict=True), linestyle="none", marker="o", markersize=size, color=colour)
-    axes.set_yticks(range(len(methods)), methods)
-    label_layers(axes.xaxis, layers)
+    axes.set_yticks(range(len(methods)), folded)
+    room = (inches(width) - max(map(breadth, folded)) - 0.75) / 0.15
+    label_layers(axes.xaxis, layers, min(int(room), 12))
     axes.set_xlabel("layer")
     figure.colorbar(mesh, ax=axes, label="output error", pad=0.01)
     budget = profile.rows[0]["budget"]

@@ -7,25 +7,16 @@ import itertools
 import numpy as np
 import pytest
 import synthetic
-import synthetic_answers
 from album import EVERY
 from column_docs import TEXT, names_in
 from matplotlib.axis import Axis
 from matplotlib.text import Text
 
 from ecokv_cli.figures.compare import compare_methods
-from ecokv_cli.figures.costs import cost_ratios
-from ecokv_cli.figures.evaluation import accuracy_by_budget, accuracy_differences
-from ecokv_cli.figures.explain import kept_over_answer, mass_kept_by_head, region_lost_by_head
-from ecokv_cli.figures.parts import fold
 from ecokv_cli.figures.planes import kept_in_plane
 from ecokv_cli.figures.redundancy import spearman_by_layer
-from ecokv_cli.studies.accuracy import accuracy_table, cost_table
 from ecokv_cli.studies.compare import compare_tables
 from ecokv_cli.studies.tables import Table
-
-LONG = "snapkv+ecokv[alpha=0.5,beta=0.3,avg_domain=candidates]"
-ROUTE = "route[0-3=snapkv[window=4],4-=keydiff]"
 
 
 def legend_of(figure):
@@ -57,28 +48,6 @@ def words_stand_apart(figure):
         assert not here.overlaps(there), (one, other)
 
 
-def explained_with_long_names():
-    """A sample looked at with methods of long names."""
-    found = synthetic_answers.explanation()
-    longer = dict(zip(synthetic.METHODS[1:4], (LONG, ROUTE, "snapkv"), strict=True))
-    for row in itertools.chain(found.fidelity, found.region, found.positions, found.answers):
-        row["method"] = longer.get(row["method"], row["method"])
-    return found
-
-
-def figures_with_long_names(width):
-    answers = synthetic_answers.answers(("snapkv", LONG, ROUTE, "snapkv+mixkv[window=4]"), (2048, 64, 16), samples=5)
-    accuracy = accuracy_table(answers, dict.fromkeys((LONG, "snapkv+mixkv[window=4]"), ("snapkv",)))
-    explained = explained_with_long_names()
-    return [
-        accuracy_by_budget(accuracy, width),
-        accuracy_by_budget(Table("accuracy", accuracy.columns, accuracy.where(budget=64).rows), width),
-        accuracy_differences(accuracy, width), cost_ratios(cost_table(answers), width),
-        *kept_over_answer(explained.positions, explained, width),
-        *region_lost_by_head(explained.region, width), *mass_kept_by_head(explained.fidelity, width),
-    ]  # fmt: skip
-
-
 @pytest.mark.parametrize("name", EVERY)
 def test_columns_beside_figures_are_explained(drawing, name):
     assert set(drawing(name).data.columns) - names_in(TEXT) == set()
@@ -88,23 +57,6 @@ def test_columns_beside_figures_are_explained(drawing, name):
 def test_words_stand_apart(drawing, width):
     for name in EVERY:
         words_stand_apart(drawing(name, width=width).figure)
-
-
-@pytest.mark.parametrize("width", ["single", "double"])
-def test_long_names_of_methods_are_folded(width):
-    drawings = figures_with_long_names(width)
-    assert len(drawings) == 7
-    for each in drawings:
-        words_stand_apart(each.figure)
-
-
-@pytest.mark.parametrize(("inches", "folded"), [
-    (0.5, "snapkv+ecokv\n[alpha=0.5,\nbeta=0.3]\n− snapkv,\nwindow 4"),
-    (1.6, "snapkv+ecokv[alpha=0.5,\nbeta=0.3] − snapkv,\nwindow 4"),
-    (4.0, "snapkv+ecokv[alpha=0.5,beta=0.3] − snapkv, window 4"),
-])  # fmt: skip
-def test_where_names_are_folded(inches, folded):
-    assert fold("snapkv+ecokv[alpha=0.5,beta=0.3] − snapkv, window 4", inches) == folded
 
 
 def test_legends_name_thin_lines_and_bands(drawing):
