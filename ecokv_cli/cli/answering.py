@@ -103,13 +103,13 @@ def depends_on(facts: ModelFacts, settings: EvaluateSettings) -> dict[str, Any]:
 
 def gather_answers(
     screen: Screen, loaded: LoadedModel | Workers, work: Work, settings: EvaluateSettings, folder: Path, *,
-    keep_going: bool, share: Share | None = None, of: int | None = None,
+    keep_going: bool, share: Share | None = None, of: int | None = None, alone: bool = False,
 ) -> tuple[Table, dict[str, str]]:  # fmt: skip
     """Answers of all samples, those of an earlier run included, and the failures.
 
     `loaded` is the model, or workers that have it. Of a `share` the answers are those of its own samples, which stay
     in the folder, and a marker beside them says what it takes to put all shares together. The study has `of` samples
-    if these are a part of it.
+    if these are a part of it. With `alone`, unfinished answers of another study in the folder are refused.
     """
     from ecokv_cli.engines.workers import LocalWorkers, Workers
     from ecokv_cli.models.source import ModelFacts, alike
@@ -122,6 +122,8 @@ def gather_answers(
     described = {"arms": [(arm.method.name, arm.budget) for arm in settings.arms], **depends_on(facts, settings)}
     parts = Parts(folder / PARTS, described, answers_codec())
     tasks = [Task(q.id, q.identity, q) for q in questions]
+    if alone:
+        parts.require_mine(tasks)
     mine = share.shard.of(tasks) if share else tasks
     doing = partial(alike, facts=facts, work=partial(answer, settings=settings))
     with screen.progress() as progress:

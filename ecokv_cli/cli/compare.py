@@ -62,9 +62,8 @@ def command(
 
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     figures = FigureChoice.parse(figure_format, width)
-    if output.exists() and not force:
-        raise OutputError(f"{output} exists; add --force to replace it, or name another folder with --output")
     runs = find_run(first), find_run(second)
+    require_replaceable(output, force=force)
     labels = _labels(*runs)
     found: list[Table] = []
     made: list[Drawing | None] = []
@@ -100,6 +99,34 @@ def command(
         rows = [[row[c] for c in columns] for row in each if row.get("layer") is None]
         screen.show(table(title, columns, rows, keys=len(keys) + 1))
     screen.finish(summary, f"report: {output / 'report.html'}")
+
+
+def require_replaceable(output: Path, *, force: bool) -> None:
+    """Refuse a place that is taken: always if it holds anything else than an earlier comparison.
+
+    Raises
+    ------
+    OutputError
+        If it is taken.
+    """
+    if not output.exists():
+        return
+    if output.is_file():
+        raise OutputError(f"{output} is a file, so it is not replaced; name a folder with --output")
+    foreign = [path.name for path in sorted(output.iterdir()) if not _ours(path.name)]
+    if foreign:
+        raise OutputError(
+            f"{output} holds {foreign[0]}, which no comparison made, so it is not replaced; "
+            f"name another folder with --output"
+        )
+    if not force:
+        raise OutputError(f"{output} exists; add --force to replace it, or name another folder with --output")
+
+
+def _ours(name: str) -> bool:
+    """Whether a comparison leaves something of this name."""
+    made = name.startswith(("layers_compared", "methods_compared"))
+    return made or name in {"figures", "report.html", "summary.json"}
 
 
 def _pair(runs: tuple[Run, Run], kind: str, name: str) -> tuple[Table, Table] | None:

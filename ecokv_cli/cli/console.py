@@ -221,6 +221,9 @@ def _explain(error: Exception) -> str:
         return str(error)
     if _is_out_of_memory(error):
         return "out of memory; give a smaller image (--max-pixels) or a shorter prompt"
+    if isinstance(error, OSError) and error.strerror:
+        where = error.filename or "input or output"
+        return f"{where}: {error.strerror}; see that it can be read and written, or give another path"
     place = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split())[:300]
     return (

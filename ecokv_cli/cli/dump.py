@@ -257,4 +257,5 @@ def command(
     run = run_for(output, sample)
     pictures = ImageChoice(min_pixels, max_pixels, frame)
     summary = dump_step(screen, run, sample, recipe, settings, pictures=pictures, force=force)
-    screen.finish(summary, "next: ecokv analyze, ecokv evict")
+    named = f" {output}" if output else ""
+    screen.finish(summary, f"next: ecokv analyze{named}, ecokv evict{named}")

@@ -87,9 +87,9 @@ def many_step(
         screen.show(table("Failed", ("sample", "reason"), [(each.sample, each.reason) for each in outcome.failed]))
     failures = [asdict(each) for each in outcome.failed]
     summary = {**rows, "failures": failures, "stored_bytes": outcome.bytes, "seconds": {"loading": round(seconds, 4)}}
-    screen.finish(
-        summary, "when all shards are done: ecokv merge RUN ..." if share else "next: ecokv analyze, ecokv evict"
-    )
+    named = f" {output}" if output else ""
+    after = f"next: ecokv analyze{named}, ecokv evict{named}"
+    screen.finish(summary, "when all shards are done: ecokv merge RUN ..." if share else after)
     if outcome.failed:
         raise EcokvError(
             f"{len(outcome.failed)} of {len(samples)} samples failed; mend them and run again with "

@@ -144,7 +144,9 @@ def command(
             found = explain_samples(screen, pool, work, chosen, settings, folder, figures, force=force)
             screen.finish(found, f"report: {found['report']}")
             return
-        answers, failed = a.gather_answers(screen, pool, work, settings, run.folder, keep_going=keep_going, share=share)
+        answers, failed = a.gather_answers(
+            screen, pool, work, settings, run.folder, keep_going=keep_going, share=share, alone=not force
+        )
     if share:
         show_shard(screen, run.folder, share, len(answers.distinct("sample")), failed)
     else:

@@ -247,7 +247,7 @@ Debug = Annotated[bool, typer.Option("--debug", help="Show a traceback when some
 
 EngineName = Annotated[
     str,
-    typer.Option("--engine", help="local, or ray: a pool of workers (needs ecokv-cli[ray]).", rich_help_panel=MACHINES),
+    typer.Option("--engine", help="local, or ray: a pool of workers (needs the extra ray).", rich_help_panel=MACHINES),
 ]
 Address = Annotated[
     str | None,

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as F
 
+from ecokv_cli.errors import UsageError
+
 if TYPE_CHECKING:
     from ecokv_cli.eviction.layer import Layer
     from ecokv_cli.eviction.selection import Selection
@@ -61,7 +63,14 @@ class HeldOut:
         self.output = (layer.held_out_logits.softmax(dim=-1) @ values).double()
 
     def judge(self, selection: Selection) -> Fidelity:
-        """Compare the outputs on the kept set with those on the full cache."""
+        """Compare the outputs on the kept set with those on the full cache.
+
+        Raises
+        ------
+        UsageError
+            If the selection is of another layer's shape.
+        """
+        _require_shape(selection, self.layer.keys.shape[:2])
         positions, valid = selection.indices()
         layer = self.layer
         kept = self.logits.gather(2, positions[:, None].expand(-1, self.logits.shape[1], -1))
@@ -86,9 +95,21 @@ def jaccard(first: Selection, second: Selection) -> torch.Tensor:
     torch.Tensor
         ``[H]`` fp64 in [0, 1]; 1 if both keep no candidate at all. Windows are left out because all methods share
         them, which would make different choices look alike.
+
+    Raises
+    ------
+    UsageError
+        If they are of different shapes.
     """
+    _require_shape(second, first.mask.shape)
     candidates = first.mask.shape[1] - max(first.window, second.window)
     a, b = first.mask[:, :candidates], second.mask[:, :candidates]
     union = (a | b).sum(-1)
     both = (a & b).sum(-1).double()
     return torch.where(union > 0, both / union.clamp_min(1), 1.0)
+
+
+def _require_shape(selection: Selection, shape: torch.Size) -> None:
+    if selection.mask.shape != shape:
+        found, wanted = ("{} KV heads and {} tokens".format(*size) for size in (selection.mask.shape, shape))
+        raise UsageError(f"a selection of {found} does not belong to {wanted}; select from the same layer and sample")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
 
 from ecokv_cli.dump.writer import fresh_folder
 from ecokv_cli.engines.workers import LocalWorkers
-from ecokv_cli.errors import EcokvError, OutputError
+from ecokv_cli.errors import DumpError, EcokvError, OutputError
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -159,6 +159,21 @@ class Parts(Generic[Result]):
         digest = hashlib.sha256(f"{self.settings}\n{task.identity}".encode()).hexdigest()
         return f"{task.name}-{digest[:16]}"
 
+    def require_mine(self, tasks: Sequence[Task[Item]]) -> None:
+        """Refuse a folder that holds parts of another study, which would be lost when this one ends.
+
+        Raises
+        ------
+        OutputError
+            If it does, with how many there are.
+        """
+        others = self._names() - {self.key(task) for task in tasks}
+        if others:
+            raise OutputError(
+                f"{self.folder} holds {len(others)} samples of another study that did not end; end that one with the "
+                f"command that began it, name another folder with --output, or drop them with --force"
+            )
+
     def _names(self) -> set[str]:
         # The folder is listed, as a network file system may remember for a while that a single name was not there.
         return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
@@ -190,8 +205,13 @@ def tables_codec(make: Callable[[list[Table]], Result], tables_of: Callable[[Res
         (folder / "tables.json").write_text(json.dumps(data), encoding="utf-8")
 
     def read(folder: Path) -> Result:
-        data = json.loads((folder / "tables.json").read_text(encoding="utf-8"))
-        return make([Table(entry["name"], tuple(entry["columns"]), entry["rows"]) for entry in data])
+        path = folder / "tables.json"
+        try:
+            data = json.loads(path.read_text(encoding="utf-8"))
+            tables = [Table(entry["name"], tuple(entry["columns"]), entry["rows"]) for entry in data]
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise DumpError(f"{path}: cannot be read ({error}); delete {folder} and run its study again") from None
+        return make(tables)
 
     return Codec(write, read)
 

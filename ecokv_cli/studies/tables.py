@@ -143,8 +143,9 @@ class Table:
         return path
 
     @classmethod
-    def read_csv(cls, path: Path) -> Table:
+    def read_csv(cls, path: Path | str) -> Table:
         """Read a table that `write_csv` wrote."""
+        path = Path(path)
         with path.open(newline="", encoding="utf-8") as file:
             reader = csv.DictReader(file)
             rows: list[dict[str, Value]] = [{k: _parse(v) for k, v in row.items()} for row in reader]

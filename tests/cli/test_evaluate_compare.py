@@ -50,6 +50,9 @@ def test_evaluate_goes_on_where_it_was(ecokv, tmp_path, monkeypatch):
 
     monkeypatch.setattr(evaluate, "answer", failing)
     assert ecokv(*EVALUATE)[0] == 1
+    status, _, err = ecokv(*EVALUATE, "--method", "keydiff")
+    assert status == 1
+    assert "holds 1 samples of another study that did not end" in err
     status, _, err = ecokv(*EVALUATE)
     assert status == 0
     assert "1 of 3 samples were there already" in err
@@ -110,6 +113,19 @@ def test_runs_are_analysed_together_and_compared(ecokv, tmp_path, two_runs):
         "compare_methods",
     }
     assert ecokv("compare", "a", "b")[0] == 1
+    assert ecokv("compare", "a", "b", "--force")[0] == 0
+    (tmp_path / "comparison" / "thesis.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    for place, told in (
+        ("comparison", "holds thesis.txt"),
+        ("a", "holds analysis"),
+        (".", "holds a"),
+        ("file", "a file"),
+    ):
+        status, _, err = ecokv("compare", "a", "b", "-o", place, "--force")
+        assert status == 1
+        assert told in err
+    assert (first / "analysis" / "layers.csv").exists()
 
     status, _, err = ecokv("analyze", "a", "b", "--figures", "none", "--force")
     assert status == 0, err

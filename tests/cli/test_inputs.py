@@ -195,6 +195,7 @@ class OutOfMemoryError(RuntimeError):
     (OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory; give a smaller image"),
     (RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried to"),
      "out of memory; give a smaller image"),
+    (OSError(5, "Input/output error", "some/x"), "some/x: Input/output error; see that it can be read and written"),
     (ZeroDivisionError("division\nby zero"), "ZeroDivisionError: division by zero (test_inputs.py, line "),
 ])  # fmt: skip
 def test_any_other_error_is_one_line_too(ecokv, tmp_path, monkeypatch, error, message):

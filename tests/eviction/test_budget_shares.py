@@ -58,6 +58,9 @@ def test_what_is_neither_tokens_nor_a_share_is_refused(budget):
     (layer,) = model_of(1)
     with pytest.raises(UsageError, match=rf"budget {budget}: "):
         parse_method("keydiff").select(layer, budget)
+    for odd in ("48", None, True):
+        with pytest.raises(UsageError, match="give a whole number of tokens, or a share"):
+            parse_method("keydiff").select(layer, odd)
 
 
 @pytest.mark.parametrize("spec", ["snapkv+ecokv", "pyramidkv", "adakv", "mmr", "streaming", "retentive", "full"])

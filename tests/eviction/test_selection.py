@@ -10,7 +10,7 @@ from every_method import UNIFORM, at_window, model_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ecokv_cli.errors import DumpError, MethodError, NonFiniteError
+from ecokv_cli.errors import DumpError, MethodError, NonFiniteError, UsageError
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
 from ecokv_cli.eviction.selection import Selection, top_mask
 from ecokv_cli.eviction.spec import parse_method
@@ -135,3 +135,13 @@ def test_what_is_left_is_judged_even_when_it_had_no_share_of_the_full_attention(
     torch.testing.assert_close(
         found.error, ((full - output).norm(dim=-1) / full.norm(dim=-1)).mean(1), rtol=1e-5, atol=0
     )
+
+
+def test_a_selection_of_another_sample_is_refused():
+    mine, other = random_layer(), random_layer()
+    other = replace(other, keys=other.keys[:, :23], values=other.values[:, :23])
+    foreign = parse_method("knorm").select(other, 11)
+    with pytest.raises(UsageError, match="2 KV heads and 23 tokens does not belong to 2 KV heads and 29 tokens"):
+        HeldOut(mine).judge(foreign)
+    with pytest.raises(UsageError, match="does not belong"):
+        jaccard(foreign, parse_method("knorm").select(mine, 11))

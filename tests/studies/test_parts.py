@@ -119,3 +119,20 @@ def test_tables_keep_the_kind_of_every_value(tmp_path):
     codec = tables_codec(lambda tables: tables[0], lambda result: [result])
     codec.write(tmp_path, table)
     assert codec.read(tmp_path) == table
+
+
+def test_a_cut_part_is_named(tmp_path):
+    codec = tables_codec(lambda tables: tables, lambda tables: tables)
+    codec.write(tmp_path, [Table("t", ("a",), [{"a": 1}])])
+    path = tmp_path / "tables.json"
+    path.write_text(path.read_text()[:-3])
+    with pytest.raises(DumpError, match=r"tables\.json: cannot be read .*run its study again"):
+        codec.read(tmp_path)
+
+
+def test_parts_of_another_study_are_not_passed_over_in_silence(tmp_path):
+    work = Work()
+    work.gather(parts(tmp_path, beta=1))
+    parts(tmp_path, beta=1).require_mine(work.tasks())
+    with pytest.raises(OutputError, match="holds 3 samples of another study"):
+        parts(tmp_path, beta=2).require_mine(work.tasks())
