@@ -169,7 +169,7 @@ def _wins(scores: torch.Tensor, total: int) -> torch.Tensor:
     """How many of the `total` highest scores are in each row; equal ones count for the lower row first."""
     if total == 0:
         return torch.zeros(len(scores), dtype=torch.long, device=scores.device)
-    bar = last_kept(scores.reshape(1, -1), torch.tensor([total], device=scores.device))
+    bar = last_kept(scores.reshape(1, -1), [total])
     above = (scores > bar).sum(-1)
     tied = (scores == bar).sum(-1)
     room = total - above.sum() - (tied.cumsum(0) - tied)

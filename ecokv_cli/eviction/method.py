@@ -145,9 +145,13 @@ class Method:
         NonFiniteError
             If a score is NaN or infinite.
         """
+        return self._scores(self._asked(layer, budget or layer.tokens))
+
+    def _scores(self, asked: Candidates) -> Scores:
         from ecokv_cli.eviction.selection import require_finite_scores
 
-        host = self.host.score(self._asked(layer, budget or layer.tokens))
+        layer = asked.layer
+        host = self.host.score(asked)
         final = self.booster.mix(host, layer).score if self.booster else host
         if self.host.shared and self.booster:
             final = final.mean(dim=0).expand(layer.kv_heads, -1)
@@ -196,8 +200,8 @@ class Method:
                 f"worth {reserve} tokens at head dimension {layer.keys.shape[-1]}; "
                 f"{raised(budget, layer.tokens, self.keep_window + reserve)}"
             )
-        scores = self.scores(layer, size) if scores is None else scores
         asked = self._asked(layer, size)
+        scores = self._scores(asked) if scores is None else scores
         counts = self.host.counts(asked, size, self.keep_window, scores.host)
         ideal = self.host.exact
         exact = counts if ideal is self.host else ideal.counts(asked, size, self.keep_window, scores.host)
@@ -208,18 +212,18 @@ class Method:
             note=f"{self.name}: {reserve} tokens of the budget pay for its state" if reserve else "",
             state=reserve,
             memory=self.host.memory(asked, kept),
-            exact=None if exact.equal(counts) else exact + self.keep_window,
+            exact=None if exact is counts or exact.equal(counts) else exact + self.keep_window,
         )
 
     def _asked(self, layer: Layer, budget: int) -> Candidates:
         """What the host is asked; the window is clipped to leave one candidate."""
-        stored = layer.window_queries.shape[1]
-        if self.host.observes and self.obs_window > stored and stored < layer.tokens - 1:
+        stored, tokens = layer.window_queries.shape[1], layer.tokens
+        if self.host.observes and self.obs_window > stored and stored < tokens - 1:
             raise MethodError(
                 f"{self.name}: needs the last {self.obs_window} queries and the dump holds {stored}; "
                 f"dump again with --window {self.obs_window}, or set --window {stored} or less"
             )
-        count = layer.tokens - min(self.keep_window, layer.tokens - 1)
+        count = tokens - min(self.keep_window, tokens - 1)
         picks = max(min(budget - self.keep_window, count), 0)
         return Candidates(layer, count, min(self.obs_window, max(stored, 1)), picks)
 

@@ -86,21 +86,22 @@ def top_mask(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     torch.Tensor
         ``[H, M]`` bool with exactly ``counts[h]`` True in row h: the first of the order (-score, +position).
     """
-    if len(scores) > 1 and scores.stride(0) == 0 and (counts == counts[0]).all():
+    if scores.shape[0] > 1 and scores.stride(0) == 0 and (counts == counts[0]).all():
         # Heads that share their scores are one row in memory.
         return top_mask(scores[:1], counts[:1]).expand_as(scores)
-    bar = last_kept(scores, counts)[:, None]
+    wanted = counts.tolist()
+    bar = last_kept(scores, wanted)[:, None]
     kept = scores >= bar
-    if kept.sum(-1).equal(counts):
+    # No row has too few, so the total tells whether one has too many.
+    if int(kept.sum()) == sum(wanted):
         return kept
     above, tied = scores > bar, scores == bar
     room = (counts - above.sum(-1))[:, None]
     return above | (tied & (tied.cumsum(-1) <= room))
 
 
-def last_kept(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+def last_kept(scores: torch.Tensor, wanted: list[int]) -> torch.Tensor:
     """Value of the last score kept in each row, infinity where none is, ``[H]``. No order among the kept is needed."""
-    wanted = counts.tolist()
     if 0 < scores.shape[1] <= _LONG * wanted[0] and wanted.count(wanted[0]) == len(wanted):
         return scores.topk(wanted[0], sorted=False).values.amin(-1)
     rows = zip(scores.cpu().numpy(), wanted, strict=True)

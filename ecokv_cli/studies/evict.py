@@ -187,6 +187,7 @@ def evict(
     return result
 
 
+@torch.inference_mode()
 def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, settings: EvictSettings) -> None:
     held_out = HeldOut(layer)
     if layer.index == settings.focus[0]:

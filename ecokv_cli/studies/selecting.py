@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ecokv_cli.errors import MethodError
 from ecokv_cli.eviction.budget import tokens_of
 from ecokv_cli.eviction.layer import Layer
@@ -73,6 +75,7 @@ def layers_of(loaded: LoadedModel, captured: Captured, settings: EvaluateSetting
         ).require_finite()
 
 
+@torch.inference_mode()
 def select_arms(layer: Layer, arms: Sequence[Arm]) -> tuple[list[Selection], list[float]]:
     """What every arm keeps of one layer, and the time each would take alone; budgets of one method share its scores."""
     chosen: dict[int, Selection] = {}

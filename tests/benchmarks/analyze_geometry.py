@@ -199,6 +199,7 @@ def child(what: str, folder: Path, tokens: int) -> None:
     print(json.dumps({"read": read, "peak": peak_rss() - before, "seconds": time.perf_counter() - start}))
 
 
+@torch.inference_mode()  # as the study does
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1024, 4096, 8192])

@@ -77,7 +77,9 @@ class Host:
 
     def counts(self, asked: Candidates, budget: int, keep: int, scores: torch.Tensor) -> torch.Tensor:
         """Free slots per KV head, ``[H]``, when `budget` tokens per head include `keep` protected ones."""
-        return scores.new_full((len(scores),), budget - keep - self.reserve(asked.layer)).long()
+        import torch
+
+        return torch.full(scores.shape[:1], budget - keep - self.reserve(asked.layer), device=scores.device)
 
     @property
     def exact(self) -> Host:

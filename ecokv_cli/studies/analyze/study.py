@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
+import torch
+
 from ecokv_cli.studies.analyze.cosines import HISTOGRAM, histogram_rows
 from ecokv_cli.studies.analyze.geometry import GEOMETRY, geometry_rows
 from ecokv_cli.studies.analyze.measured import Measured
@@ -66,6 +68,7 @@ class Analysis:
             self.pca,
         ]
 
+    @torch.inference_mode()
     def add(self, measured: Measured) -> None:
         """Add the rows of one layer to every table."""
         manifest = measured.prompt.manifest
