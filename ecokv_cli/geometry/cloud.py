@@ -7,11 +7,8 @@ from typing import NamedTuple
 
 import torch
 
-from ecokv_cli.geometry.similarity import inverse, lengths, parts, room, scaled, working
+from ecokv_cli.geometry.similarity import parts, room, tame, working
 from ecokv_cli.geometry.spread import Centre
-
-_LARGEST = 1e15
-"""Longer vectors are surveyed in fp64: fp32 could not hold their squares."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +59,8 @@ def survey(vectors: torch.Tensor) -> Cloud:
 
     Everything comes from lengths of centred vectors, so it stays accurate where all cosines are close to 1 and for
     a tight cluster far from the origin. Vectors are read in blocks, so memory does not grow with N
-    beyond the three ``[H, N]`` results; matrix products are fp32, sums over blocks fp64.
+    beyond the three ``[H, N]`` results; matrix products are fp32, sums over blocks fp64. Where a vector is zero, or so
+    short or long that fp32 could not hold its square, everything is fp64.
 
     Parameters
     ----------
@@ -76,7 +74,7 @@ def survey(vectors: torch.Tensor) -> Cloud:
     """
     rows = working(vectors)
     n = rows.shape[1]
-    raw = _add_up(rows)
+    raw = _add_up(rows, rows.dtype)
     zero = (raw.lengths == 0).sum(1, dtype=torch.float64)
     squares = raw.spread.square()
     total = (squares.sum(1) - n * raw.shift.square().sum(1)).clamp_min(0)
@@ -114,45 +112,58 @@ class _Raw(NamedTuple):
     unit_scatter: torch.Tensor
 
 
-def _add_up(rows: torch.Tensor) -> _Raw:
+def _add_up(rows: torch.Tensor, dtype: torch.dtype) -> _Raw:
     heads, n, dim = rows.shape
     # Memory that is new costs more than the work in it: all blocks are worked on in the same.
-    buffer = room(rows)
-    norms, centre, rough = _first_pass(rows, buffer)
-    if rows.dtype != torch.float64 and float(norms.amax()) > _LARGEST:
-        return _add_up(rows.double())
-    factors = inverse(norms)
-    distances, spread = rows.new_empty(2, heads, n)
+    buffer = room(rows, dtype)
+    norms, factors, centre, rough = _first_pass(rows, buffer)
+    if dtype != torch.float64 and not tame(norms):
+        return _add_up(rows, torch.float64)
+    distances, spread = buffer.new_empty(2, heads, n)
     scatter, unit_scatter = torch.zeros(2, heads, dim, dim, dtype=torch.float64)
     shift = torch.zeros(heads, dim, dtype=torch.float64)
     for part in parts(rows):
-        block = rows[:, part]
+        block = rows[:, part].to(dtype)
         work = buffer[:, : block.shape[1]]
         centred = centre.subtract(block, out=work)
         distances[:, part] = torch.linalg.vector_norm(centred, dim=-1)
-        scatter += centred.mT @ centred
-        turned = scaled(block, factors[:, part], out=work).sub_(rough)
+        _add_products(scatter, centred)
+        turned = torch.addcmul(-rough, block, factors[:, part, None], out=work)
         spread[:, part] = torch.linalg.vector_norm(turned, dim=-1)
-        unit_scatter += turned.mT @ turned
+        _add_products(unit_scatter, turned)
         shift += turned.sum(1)
+    half = dim // 2
+    for sums in (scatter, unit_scatter):
+        sums[:, half:, :half] = sums[:, :half, half:].mT
     return _Raw(
-        norms, distances.double(), spread.double(), centre.exact[:, 0], rough[:, 0].double(), shift / n, scatter,
-        unit_scatter,
+        norms.double(), distances.double(), spread.double(), centre.exact[:, 0], rough[:, 0].double(), shift / n,
+        scatter, unit_scatter,
     )  # fmt: skip
 
 
-def _first_pass(rows: torch.Tensor, buffer: torch.Tensor) -> tuple[torch.Tensor, Centre, torch.Tensor]:
-    """Lengths, centroid and, up to rounding, the mean unit vector, read together: reading is what takes the time."""
+def _first_pass(rows: torch.Tensor, buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, Centre, torch.Tensor]:
+    """Lengths and their inverses, centroid, and nearly the mean unit vector, read together: reading takes the time."""
     heads, n, dim = rows.shape
-    norms = torch.empty(heads, n, dtype=torch.float64)
-    reference = rows[:, n // 2, None]
+    norms, factors = buffer.new_empty(2, heads, n)
+    reference = rows[:, n // 2, None].to(buffer.dtype)
     near, direction = torch.zeros(2, heads, 1, dim, dtype=torch.float64)
     for part in parts(rows):
-        block = rows[:, part]
-        norms[:, part] = lengths(block)
+        block = rows[:, part].to(buffer.dtype)
+        length = torch.linalg.vector_norm(block, dim=-1)
+        # A zero vector stays zero whatever its factor.
+        factor = length.clamp_min(torch.finfo(length.dtype).tiny).reciprocal_()
+        norms[:, part], factors[:, part] = length, factor
         near += torch.sub(block, reference, out=buffer[:, : block.shape[1]]).sum(1, keepdim=True)
-        direction += inverse(norms[:, None, part]).to(rows.dtype) @ block
-    return norms, Centre.around(reference, near / n), (direction / n).to(rows.dtype)
+        direction += factor[:, None] @ block
+    return norms, factors, Centre.around(reference, near / n), (direction / n).to(buffer.dtype)
+
+
+def _add_products(sums: torch.Tensor, vectors: torch.Tensor) -> None:
+    """Add ``sum v v^T`` per head, all but the lower left quarter, which mirrors the upper right one."""
+    half = vectors.shape[-1] // 2
+    right = vectors[..., half:]
+    sums[:, :half] += vectors[..., :half].mT @ vectors
+    sums[:, half:, half:] += right.mT @ right
 
 
 def _cosine_moments(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from ecokv_cli.geometry.similarity import working
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 @dataclass(frozen=True)
@@ -64,7 +69,8 @@ def spectrum(covariance: torch.Tensor) -> Spectrum:
 
     Ratios below about 1e-7 are rounding of the covariance, not structure.
     """
-    return Spectrum(_shares(torch.linalg.eigvalsh(covariance)))
+    with _one_thread():
+        return Spectrum(_shares(torch.linalg.eigvalsh(covariance)))
 
 
 def principal_components(mean: torch.Tensor, covariance: torch.Tensor) -> Principal:
@@ -72,7 +78,8 @@ def principal_components(mean: torch.Tensor, covariance: torch.Tensor) -> Princi
 
     The fit is that of the full cache; to show what a method keeps, project with the same fit.
     """
-    values, vectors = torch.linalg.eigh(covariance)
+    with _one_thread():
+        values, vectors = torch.linalg.eigh(covariance)
     components = vectors.transpose(1, 2).flip(1)
     lead = components.gather(-1, components.abs().argmax(dim=-1, keepdim=True))
     return Principal(_shares(values), mean, components * torch.where(lead < 0, -1.0, 1.0))
@@ -83,6 +90,17 @@ def participation_ratio(covariance: torch.Tensor) -> torch.Tensor:
     trace = covariance.diagonal(dim1=-2, dim2=-1).sum(-1)
     squares = covariance.square().sum((-2, -1))
     return torch.where(squares > 0, trace.square() / torch.where(squares > 0, squares, 1.0), 0.0)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Threads that share a matrix of D x D wait for each other longer than they work."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _shares(rising: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-BLOCK = 4096
+BLOCK = 8192
 """Vectors of all heads that are worked on at a time: enough that calls cost little, few enough to stay in the cache."""
 
 _SMALLEST, _LARGEST = 1e-15, 1e15
@@ -32,9 +32,9 @@ def parts(vectors: torch.Tensor) -> Iterator[slice]:
     return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
 
-def room(vectors: torch.Tensor) -> torch.Tensor:
+def room(vectors: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     """Uninitialised memory for the largest of the `parts`."""
-    return torch.empty_like(vectors[:, next(parts(vectors))], memory_format=torch.contiguous_format)
+    return vectors.new_empty(vectors[:, next(parts(vectors))].shape, dtype=dtype)
 
 
 def lengths(vectors: torch.Tensor) -> torch.Tensor:
@@ -51,7 +51,7 @@ def lengths(vectors: torch.Tensor) -> torch.Tensor:
         ``[..., N]`` >= 0 in the units of the vectors; 0 only for a zero vector.
     """
     found: torch.Tensor = torch.linalg.vector_norm(working(vectors), dim=-1).double()
-    if not _tame(found):
+    if not tame(found):
         found = torch.linalg.vector_norm(vectors, dim=-1, dtype=torch.float64)
     return found
 
@@ -79,12 +79,15 @@ def inverse(lengths_: torch.Tensor) -> torch.Tensor:
 
 def scaled(vectors: torch.Tensor, factors: torch.Tensor, out: torch.Tensor | None = None) -> torch.Tensor:
     """Rows times fp64 factors, in the precision of the rows."""
-    if _tame(factors):
+    if tame(factors):
         return torch.mul(vectors, factors.to(vectors.dtype)[..., None], out=out)
     product = (vectors.double() * factors[..., None]).to(vectors.dtype)
     return product if out is None else out.copy_(product)
 
 
-def _tame(numbers: torch.Tensor) -> bool:
-    """Whether fp32 can square all of the numbers, and their inverses."""
-    return numbers.numel() == 0 or (float(numbers.amin()) > _SMALLEST and float(numbers.amax()) < _LARGEST)
+def tame(numbers: torch.Tensor) -> bool:
+    """Whether fp32 can square all of the numbers, and their inverses; not if one is 0."""
+    if numbers.numel() == 0:
+        return True
+    low, high = numbers.aminmax()
+    return float(low) > _SMALLEST and float(high) < _LARGEST

@@ -69,7 +69,7 @@ def centroid_distances(vectors: torch.Tensor) -> torch.Tensor:
 def distances_from(centre: Centre, vectors: torch.Tensor) -> torch.Tensor:
     """Distance of every vector ``[H, N, D]`` to the centre of its head, ``[H, N]``."""
     found = vectors.new_empty(vectors.shape[:2])
-    buffer = room(vectors)
+    buffer = room(vectors, vectors.dtype)
     for part in parts(vectors):
         block = vectors[:, part]
         found[:, part] = torch.linalg.vector_norm(centre.subtract(block, buffer[:, : block.shape[1]]), dim=-1)

@@ -10,12 +10,17 @@ Markdown and answer three questions.
 The two sides of a ratio run in turns, and the ratio is the median of those of the turns, which bears slow changes of
 the machine's load. Each turn of question 2 reads the layer anew. Counting pairs for the quantiles of the cosine has a
 column of its own: up to 4096 tokens all N (N - 1) / 2 are counted, and no other number takes time that grows so.
+
+Question 2 has a process of its own, in which glibc keeps the memory it once has and threads stay on their cores.
+Otherwise it depends on the history of a process whether pages of megabytes are given back and asked for again in each
+turn, of one side or of both, and on the day whether two threads share a core at times; either can double a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import subprocess
 import sys
@@ -25,7 +30,7 @@ from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -51,6 +56,9 @@ if TYPE_CHECKING:
     from ecokv_cli.eviction.layer import Layer
 
 LONG = 256 * 1024
+STEADY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30), "OMP_PROC_BIND": "true"}
+"""Environment of the process of question 2. Not of question 1: it would tie OpenBLAS's threads to one core."""
+
 SETTINGS = AnalyzeSettings((0,), tuple(range(KV_HEADS)), parse_method("snapkv+ecokv"), 20_000, 0, ())
 
 
@@ -79,13 +87,19 @@ class Geometry:
 
     def __init__(self, layer: Layer, prompt: Prompt) -> None:
         self.prompt = prompt
-        self.histograms = Measured(layer, prompt, SETTINGS).histograms
+        measured = Measured(layer, prompt, SETTINGS)
+        self.histograms = measured.histograms
+        self.scores = measured.boosted.importance, measured.boosted.diversity
 
     def counted(self, kind: type[Measured], layer: Layer) -> Measured:
         """A layer of which nothing but the histograms is measured yet."""
         measured = kind(replace(layer), self.prompt, SETTINGS)
         vars(measured)["histograms"] = self.histograms
         return measured
+
+    def usual(self, layer: Layer) -> None:
+        """The numbers of the usual script."""
+        same_numbers(layer.keys, *self.scores)
 
     def columns(self, layer: Layer) -> None:
         """What geometry.csv has for any tensor: norms, distances, cosines, PCA, ranks, each also without a sink."""
@@ -125,15 +139,13 @@ def against_script(tokens: int, turns: int) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
         dump = write_dump(Path(folder), tokens, torch.float32)
         layer, geometry = dump.layer(0), Geometry(dump.layer(0), Prompt(dump.manifest))
-    boosted = Measured(layer, geometry.prompt, SETTINGS).boosted
-    scores = boosted.importance, boosted.diversity
-    arrays = layer.keys.numpy(), *(score.numpy() for score in scores)
-    for ours, theirs in zip(same_numbers(layer.keys, *scores), usual_script(*arrays), strict=True):
+    arrays = layer.keys.numpy(), *(score.numpy() for score in geometry.scores)
+    for ours, theirs in zip(same_numbers(layer.keys, *geometry.scores), usual_script(*arrays), strict=True):
         np.testing.assert_allclose([ours[name] for name in theirs], list(theirs.values()), rtol=1e-3)
     script, same, rows = [], [], []
     for _ in range(turns):
         script.append(timed(lambda: usual_script(*arrays)))
-        calls = {"same": lambda: same_numbers(layer.keys, *scores), "rows": lambda: geometry.with_method(layer)}
+        calls = {"same": lambda: geometry.usual(layer), "rows": lambda: geometry.with_method(layer)}
         times = in_turns(calls, 7)
         same.append(median(times["same"]))
         rows.append(median(times["rows"]))
@@ -150,6 +162,7 @@ def against_reading(tokens: int, turns: int) -> list[list[str]]:
         geometry = Geometry(layer, Prompt(dump.manifest))
         counting = timed(lambda: Measured(layer, geometry.prompt, SETTINGS).histograms)
         for what, names, work in (
+            ("keys: numbers of the usual script", ("keys",), geometry.usual),
             ("keys: columns of any tensor", ("keys",), geometry.columns),
             ("keys: all columns", ("keys",), geometry.with_method),
             ("all tables, keys and values", ("keys", "values"), geometry.tables),
@@ -171,12 +184,18 @@ def memory(tokens: int) -> list[list[str]]:
     with tempfile.TemporaryDirectory() as folder:
         write_dump(Path(folder), tokens, torch.bfloat16)
         for what in ("ecokv", "usual script") if tokens <= 8192 else ("ecokv",):
-            command = [sys.executable, __file__, "--child", what, "--folder", folder, "--tokens", str(tokens)]
-            found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            found = in_child(what, tokens, "--folder", folder)
             layer = 2 * KV_HEADS * tokens * DIM * 4 / 2**20
             numbers = [f"{number:.0f}" for number in (layer, found["read"], found["peak"])]
             rows.append([f"{tokens:,}", what, *numbers, f"{found['seconds']:.1f}"])
     return rows
+
+
+def in_child(what: str, tokens: int, *options: object, steady: bool = False) -> Any:
+    """What another process finds."""
+    command = [sys.executable, __file__, "--child", what, "--tokens", str(tokens), *map(str, options)]
+    env = os.environ | (STEADY if steady else {})
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True, env=env).stdout)
 
 
 def peak_rss() -> float:
@@ -208,6 +227,9 @@ def main() -> None:
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    if arguments.child == "reading":
+        print(json.dumps(against_reading(arguments.tokens[0], arguments.turns)))
+        return
     if arguments.child:
         child(arguments.child, arguments.folder, arguments.tokens[0])
         return
@@ -223,7 +245,7 @@ def main() -> None:
     )
     show("1. keys of a layer", columns, [against_script(n, few) for n in arguments.tokens])
     columns = ("tokens", "what", "floor: read + product(s) ms", "ecokv ms", "ratio", "counting pairs, apart, ms")
-    rows = [row for n in arguments.tokens for row in against_reading(n, arguments.turns)]
+    rows = [row for n in arguments.tokens for row in in_child("reading", n, "--turns", arguments.turns, steady=True)]
     show("2. reading (bfloat16) and analysing a layer", columns, rows)
     columns = ("tokens", "what", "layer in fp32 MiB", "peak while reading MiB", "peak MiB", "seconds")
     show("3. memory", columns, [row for n in (*arguments.tokens, arguments.long) for row in memory(n)])

@@ -99,3 +99,15 @@ def test_signs_do_not_flip():
     np.testing.assert_allclose(first, again, atol=1e-9)
     lead = first.gather(-1, first.abs().argmax(-1, keepdim=True))
     assert (lead > 0).all()
+
+
+def test_eigenvalues_leave_the_number_of_threads_alone():
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        fit(random_layer().keys)
+        with pytest.raises(RuntimeError):
+            spectrum(torch.zeros(2, 3, 5))
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
