@@ -105,8 +105,8 @@ class Attention:
         return F.linear(hidden, IDENTITY)
 
 
-def press_of(name: str, layer: Layer) -> tuple[Callable[[], torch.Tensor], Callable[[], object]]:
-    """The press's selection on `layer`, as positions per head or as what AdaKV prunes, and its query preparation."""
+def press_of(name: str, layer: Layer) -> tuple[Callable[[], torch.Tensor], Callable[[], object] | None]:
+    """The press's selection on `layer`, as positions per head or as what AdaKV prunes, and its query preparation if any."""
     ratio = 1 - (BUDGET + 0.25) / layer.tokens
     snapkv = kvpress.SnapKVPress(ratio, WINDOW, 5)
     press = {
@@ -137,11 +137,10 @@ def press_of(name: str, layer: Layer) -> tuple[Callable[[], torch.Tensor], Calla
         return press.score(*inputs).topk(count, dim=-1).indices[0]
 
     def prepare() -> None:
-        if window:
-            queries = get_prerope_query_states(module, hidden[:, -window:])
-            _ = queries * cos[:, -window:].unsqueeze(1) + rotate_half(queries) * sin[:, -window:].unsqueeze(1)
+        queries = get_prerope_query_states(module, hidden[:, -window:])
+        _ = queries * cos[:, -window:].unsqueeze(1) + rotate_half(queries) * sin[:, -window:].unsqueeze(1)
 
-    return select, prepare
+    return select, prepare if window else None
 
 
 def agreement(name: str, ours: torch.Tensor, theirs: torch.Tensor) -> float:
@@ -197,7 +196,7 @@ def measure(spec: str, budget: int, layer: Layer, repeat: int) -> dict[str, floa
     if kvpress and spec in COUNTERPARTS:
         select, prepare = press_of(spec.partition("[")[0], layer)
         took["kvpress"] = fastest(lambda _: select(), repeat, layer)
-        took["scoring"] = took["kvpress"] - fastest(lambda _: prepare(), repeat, layer)
+        took["scoring"] = took["kvpress"] - (fastest(lambda _: prepare(), repeat, layer) if prepare else 0)
     return took
 
 
