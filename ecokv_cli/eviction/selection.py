@@ -90,10 +90,10 @@ def top_mask(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
         # Heads that share their scores are one row in memory.
         return top_mask(scores[:1], counts[:1]).expand_as(scores)
     wanted = counts.tolist()
-    bar = last_kept(scores, wanted)[:, None]
+    bar = last_kept(scores, wanted)
     kept = scores >= bar
     # No row has too few, so the total tells whether one has too many.
-    if int(kept.sum()) == sum(wanted):
+    if int(torch.count_nonzero(kept)) == sum(wanted):
         return kept
     above, tied = scores > bar, scores == bar
     room = (counts - above.sum(-1))[:, None]
@@ -101,11 +101,11 @@ def top_mask(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
 
 
 def last_kept(scores: torch.Tensor, wanted: list[int]) -> torch.Tensor:
-    """Value of the last score kept in each row, infinity where none is, ``[H]``. No order among the kept is needed."""
+    """Value of the last score kept in each row, infinity where none is, ``[H, 1]``. They need not be in order."""
     if 0 < scores.shape[1] <= _LONG * wanted[0] and wanted.count(wanted[0]) == len(wanted):
-        return scores.topk(wanted[0], sorted=False).values.amin(-1)
+        return scores.topk(wanted[0], sorted=False).values.amin(-1, keepdim=True)
     rows = zip(scores.cpu().numpy(), wanted, strict=True)
-    return scores.new_tensor([_highest(row, count) if count else np.inf for row, count in rows])
+    return scores.new_tensor([[_highest(row, count) if count else np.inf] for row, count in rows])
 
 
 def _highest(row: np.ndarray, rank: int) -> float:

@@ -106,7 +106,7 @@ class Attention:
 
 
 def press_of(name: str, layer: Layer) -> tuple[Callable[[], torch.Tensor], Callable[[], object] | None]:
-    """The press's selection on `layer`, as positions per head or as what AdaKV prunes, and its query preparation if any."""
+    """The press's selection on `layer`, as positions per head or as what AdaKV prunes, and how it makes queries."""
     ratio = 1 - (BUDGET + 0.25) / layer.tokens
     snapkv = kvpress.SnapKVPress(ratio, WINDOW, 5)
     press = {
