@@ -11,9 +11,9 @@ The two sides of a ratio run in turns, and the ratio is the median of those of t
 the machine's load. Each turn of question 2 reads the layer anew. Counting pairs for the quantiles of the cosine has a
 column of its own: up to 4096 tokens all N (N - 1) / 2 are counted, and no other number takes time that grows so.
 
-Question 2 has a process of its own, in which glibc keeps the memory it once has and threads stay on their cores.
-Otherwise it depends on the history of a process whether pages of megabytes are given back and asked for again in each
-turn, of one side or of both, and on the day whether two threads share a core at times; either can double a time.
+Question 2 has a process of its own, in which glibc keeps the memory it once has and threads do not fall asleep between
+calls. Otherwise it depends on the history of a process whether megabytes are given back and asked for again in each
+turn, of one side or of both, and on the machine how long it takes to wake a core; either can double a time.
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from ecokv_cli.eviction.layer import Layer
 
 LONG = 256 * 1024
-STEADY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**30), "OMP_PROC_BIND": "true"}
-"""Environment of the process of question 2. Not of question 1: it would tie OpenBLAS's threads to one core."""
+STEADY = {"MALLOC_TRIM_THRESHOLD_": str(2**30), "MALLOC_MMAP_THRESHOLD_": str(2**25), "OMP_WAIT_POLICY": "active"}
+"""Environment of the process of question 2; glibc takes no larger threshold for mmap."""
 
 SETTINGS = AnalyzeSettings((0,), tuple(range(KV_HEADS)), parse_method("snapkv+ecokv"), 20_000, 0, ())
 
