@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.eviction.budget import Budget
+    from ecokv_cli.eviction.method import Method
+    from ecokv_cli.eviction.route import Route
 
 
 def open_run(path: str | Path | None = None) -> Run:
@@ -39,9 +41,9 @@ def open_run(path: str | Path | None = None) -> Run:
 def analyze(
     samples: Sequence[Dump],
     *,
-    layers: str = "all",
-    heads: str = "all",
-    booster: str = "snapkv+ecokv",
+    layers: str | Sequence[int] = "all",
+    heads: str | Sequence[int] = "all",
+    booster: str | Method = "snapkv+ecokv",
     pairs: int = 20_000,
     seed: int = 0,
     pca: Sequence[tuple[int, int]] = (),
@@ -53,9 +55,9 @@ def analyze(
     samples
         Dumps of one model, from ``Run.samples()``.
     layers, heads
-        ``all``, or a list such as ``0-3,7,-1``.
+        ``all``, a list as it is written, such as ``0-3,7,-1``, or numbers.
     booster
-        The ecokv method whose importance, diversity and lambda are analysed.
+        The ecokv method, as it is written or from `parse_method`, whose importance, diversity and lambda are analysed.
     pairs, seed
         Size and seed of the sample of key pairs, where a prompt is too long to count all.
     pca
@@ -71,18 +73,20 @@ def analyze(
     EcokvError
         One line, as on the command line.
     """
-    settings = AnalyzeSettings(*_chosen(samples, layers, heads), parse_single(booster), pairs, seed, tuple(pca))
+    settings = AnalyzeSettings(
+        *_chosen(samples, layers, heads), parse_single(_written(booster)), pairs, seed, tuple(pca)
+    )
     return {table.name: table for table in _analyze(samples, settings).tables}
 
 
 def evict(
     samples: Sequence[Dump],
-    methods: Sequence[str] = DEFAULT_METHODS,
+    methods: Sequence[str | Method | Route] = DEFAULT_METHODS,
     budgets: Sequence[Budget] = (64,),
     *,
     window: int | None = None,
-    layers: str = "all",
-    heads: str = "all",
+    layers: str | Sequence[int] = "all",
+    heads: str | Sequence[int] = "all",
 ) -> dict[str, Table]:
     """Simulated eviction, as ``ecokv evict`` does it; one layer in memory at a time.
 
@@ -91,12 +95,12 @@ def evict(
     samples
         Dumps of one model, from ``Run.samples()``.
     methods, budgets
-        Every method at every budget, per KV head and layer and the window included: an int of tokens, or a float
-        0 < r < 1, the share of each sample's own prompt.
+        Every method (as it is written, or from `parse_method`) at every budget, per KV head and layer and the window
+        included: an int of tokens, or a float 0 < r < 1, the share of each sample's own prompt.
     window
         One window for all methods; by default each has its own.
     layers, heads
-        ``all``, or a list such as ``0-3,7,-1``.
+        ``all``, a list as it is written, such as ``0-3,7,-1``, or numbers.
 
     Returns
     -------
@@ -109,7 +113,7 @@ def evict(
         One line, as on the command line.
     """
     chosen, chosen_heads = _chosen(samples, layers, heads)
-    rules = tuple(parse_methods(methods, window))
+    rules = tuple(parse_methods(map(_written, methods), window))
     settings = EvictSettings(rules, tuple(budgets), chosen, chosen_heads, (chosen[0], chosen_heads[0]))
     return {table.name: table for table in _evict(samples, settings).tables}
 
@@ -129,9 +133,16 @@ def frame(table: Table) -> pd.DataFrame:
     return pd.DataFrame(table.rows, columns=list(table.columns))
 
 
-def _chosen(samples: Sequence[Dump], layers: str, heads: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _written(method: str | Method | Route) -> str:
+    return method if isinstance(method, str) else method.name
+
+
+def _chosen(
+    samples: Sequence[Dump], layers: str | Sequence[int], heads: str | Sequence[int]
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Numbers of layers and heads, as written for the first sample."""
     if not samples:
         raise UsageError("no samples given; open_run(FOLDER).samples() lists those of a run")
     first = samples[0]
-    return tuple(choose_layers(layers, first)), tuple(parse_range(heads, first.manifest.model.kv_heads, "heads"))
+    wanted, wanted_heads = (each if isinstance(each, str) else ",".join(map(str, each)) for each in (layers, heads))
+    return tuple(choose_layers(wanted, first)), tuple(parse_range(wanted_heads, first.manifest.model.kv_heads, "heads"))

@@ -78,3 +78,21 @@ def test_a_frame_without_pandas_names_the_extra(monkeypatch):
 def test_studies_want_samples():
     with pytest.raises(ecokv_cli.EcokvError, match="no samples given"):
         ecokv_cli.evict([])
+
+
+def test_studies_take_methods_as_written_or_read_and_refuse_none(page_run):
+    samples = ecokv_cli.open_run(page_run / "my-run").samples()
+    method = ecokv_cli.parse_method("snapkv+ecokv[window=2]")
+    written, read = (ecokv_cli.evict(samples, [each], [64], layers="0") for each in (method.name, method))
+    assert written["fidelity"].rows == read["fidelity"].rows
+    numbers = [ecokv_cli.analyze(samples, layers=layers, booster=method)["layers"].rows for layers in ("0,-1", [0, -1])]
+    assert numbers[0] == numbers[1]
+    assert len(numbers[0]) == 2
+    for methods, budgets, said in (
+        ([], [64], "no methods given"), (["snapkv"], [], "no budgets given"),
+        (["snapkv"], [None], "of type NoneType"),
+    ):  # fmt: skip
+        with pytest.raises(ecokv_cli.EcokvError, match=said):
+            ecokv_cli.evict(samples, methods, budgets)
+    with pytest.raises(ecokv_cli.EcokvError, match="snapkv needs 1 query or more"):
+        ecokv_cli.evict(samples, ["snapkv"], [64], window=0)

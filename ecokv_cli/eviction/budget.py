@@ -20,7 +20,9 @@ def require_budget(budget: Budget) -> None:
         If it is a whole number below 1, or another number outside 0 < r < 1.
     """
     if isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise UsageError(f"budget {budget!r}: give a whole number of tokens, or a share of the prompt between 0 and 1")
+        raise UsageError(
+            f"budget {budget!r} is of type {type(budget).__name__}; give an int of tokens, or a float between 0 and 1"
+        )
     if isinstance(budget, float):
         if not 0 < budget < 1:
             raise UsageError(

@@ -58,6 +58,13 @@ class Method:
     obs_window: int
     keep_window: int
 
+    def __post_init__(self) -> None:
+        if self.keep_window < 0 or self.obs_window < self.host.observes:
+            raise MethodError(
+                f"{self.name}: obs_window={self.obs_window}, keep_window={self.keep_window}: a window cannot be "
+                f"negative, and {self.host_name} needs {int(self.host.observes)} query or more to score with"
+            )
+
     @property
     def default_window(self) -> int:
         """The window this host and booster use unless told otherwise."""

@@ -91,15 +91,9 @@ def parse_single(spec: str) -> Method:
         raise MethodError(f"method '{spec}': {host_name} keeps everything and has no window")
     default = (booster and booster.default_window) or host.default_window
     both = windows.get("window", default)
-    method = Method(
+    return Method(
         host_name, host, booster_name, booster, windows.get("obs_window", both), windows.get("keep_window", both)
     )
-    if method.keep_window < 0 or method.obs_window < host.observes:
-        raise MethodError(
-            f"method '{spec}': obs_window={method.obs_window}, keep_window={method.keep_window}: a window cannot be "
-            f"negative, and {host_name} needs {int(host.observes)} query or more to score with"
-        )
-    return method
 
 
 def _parse_route(spec: str, inside: str) -> Route:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ecokv_cli.errors import UsageError
 from ecokv_cli.eviction.budget import require_budget, tokens_of
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
 from ecokv_cli.eviction.route import Route
@@ -55,6 +56,9 @@ class EvictSettings:
     head_scores: torch.Tensor | None = None
 
     def __post_init__(self) -> None:
+        for name in ("methods", "budgets"):
+            if not getattr(self, name):
+                raise UsageError(f"no {name} given; one or more are needed")
         for budget in self.budgets:
             require_budget(budget)
             for method in self.methods:

@@ -59,7 +59,7 @@ def test_what_is_neither_tokens_nor_a_share_is_refused(budget):
     with pytest.raises(UsageError, match=rf"budget {budget}: "):
         parse_method("keydiff").select(layer, budget)
     for odd in ("48", None, True):
-        with pytest.raises(UsageError, match="give a whole number of tokens, or a share"):
+        with pytest.raises(UsageError, match="give an int of tokens, or a float between 0 and 1"):
             parse_method("keydiff").select(layer, odd)
 
 
