@@ -195,7 +195,6 @@ class OutOfMemoryError(RuntimeError):
     (OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB"), "out of memory; give a smaller image"),
     (RuntimeError("[enforce fail at alloc_cpu.cpp:117] DefaultCPUAllocator: can't allocate memory: you tried to"),
      "out of memory; give a smaller image"),
-    (OSError(5, "Input/output error", "some/x"), "some/x: Input/output error; see that it can be read and written"),
     (ZeroDivisionError("division\nby zero"), "ZeroDivisionError: division by zero (test_inputs.py, line "),
 ])  # fmt: skip
 def test_any_other_error_is_one_line_too(ecokv, tmp_path, monkeypatch, error, message):
@@ -210,6 +209,16 @@ def test_any_other_error_is_one_line_too(ecokv, tmp_path, monkeypatch, error, me
     assert not (tmp_path / "r").exists()
     with pytest.raises(type(error)):
         ecokv(*common, "--debug")
+
+
+@pytest.mark.parametrize(("named", "where"), [(["some/x"], "some/x"), ([], "input or output")])
+def test_errors_of_the_system_are_one_line_too(ecokv, monkeypatch, named, where):
+    def fail(*_):
+        raise OSError(28, "No space left on device", *named)
+
+    monkeypatch.setattr(console.Screen, "show", fail)
+    told = "No space left on device; see that it can be read and written, or give another path\n"
+    assert ecokv("methods") == (1, "", f"ecokv: error: {where}: {told}")
 
 
 def test_what_rooms_log_is_shown_or_not(capsys):
