@@ -111,7 +111,7 @@ def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, 
     Raises
     ------
     UsageError
-        If the runs are of models of different shapes.
+        If the runs are of different models.
     """
     from ecokv_cli.dump.reader import DumpHandle
     from ecokv_cli.dump.runs import find_run
@@ -129,6 +129,11 @@ def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, 
             raise UsageError(
                 f"{dump.folder}: {model.layers} layers x {model.kv_heads} KV heads, the first has {first.layers} x "
                 f"{first.kv_heads}; analyse them apart and use ecokv compare"
+            )
+        if model.id != first.id:
+            raise UsageError(
+                f"{dump.folder} is of the model {model.id}, the first of {first.id}; analyse them apart and use "
+                f"ecokv compare"
             )
     return runs[0], samples
 

@@ -113,7 +113,10 @@ def require_replaceable(output: Path, *, force: bool) -> None:
         return
     if output.is_file():
         raise OutputError(f"{output} is a file, so it is not replaced; name a folder with --output")
-    foreign = [path.name for path in sorted(output.iterdir()) if not _ours(path.name)]
+    held = sorted(path.relative_to(output).as_posix() for path in (*output.iterdir(), *output.glob("figures/*")))
+    foreign = [name for name in held if not _ours(name)]
+    if held and not any(name.endswith("_compared.csv") for name in held):
+        foreign = held
     if foreign:
         raise OutputError(
             f"{output} holds {foreign[0]}, which no comparison made, so it is not replaced; "
@@ -125,8 +128,8 @@ def require_replaceable(output: Path, *, force: bool) -> None:
 
 def _ours(name: str) -> bool:
     """Whether a comparison leaves something of this name."""
-    made = name.startswith(("layers_compared", "methods_compared"))
-    return made or name in {"figures", "report.html", "summary.json"}
+    made = name.startswith(("layers_compared", "methods_compared", "figures/compare_"))
+    return made or name in {"figures", "figures/figures.json", "report.html", "summary.json"}
 
 
 def _pair(runs: tuple[Run, Run], kind: str, name: str) -> tuple[Table, Table] | None:

@@ -20,6 +20,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from ecokv_cli.errors import EcokvError
+from ecokv_cli.studies.typeset import rounded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -176,7 +177,7 @@ def _cell(value: Any, column: str) -> str:
     if value is None:
         return "-"
     if isinstance(value, float) and column != "budget":  # a share of the prompt is shown as it was asked for
-        return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
+        return rounded(value)
     return str(value)
 
 

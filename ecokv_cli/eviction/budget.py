@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_HALF_UP, Decimal
+from numbers import Integral
 
 from ecokv_cli.errors import UsageError
 
@@ -19,7 +20,7 @@ def require_budget(budget: Budget) -> None:
     UsageError
         If it is a whole number below 1, or another number outside 0 < r < 1.
     """
-    if isinstance(budget, bool) or not isinstance(budget, int | float):
+    if isinstance(budget, bool) or not isinstance(budget, Integral | float):
         raise UsageError(
             f"budget {budget!r} is of type {type(budget).__name__}; give an int of tokens, or a float between 0 and 1"
         )
@@ -57,7 +58,7 @@ def tokens_of(budget: Budget, tokens: int) -> int:
     """
     require_budget(budget)
     if not isinstance(budget, float):
-        return budget
+        return int(budget)
     exact = Decimal(str(budget)) * tokens
     return max(1, int(exact.to_integral_value(ROUND_HALF_UP)))
 

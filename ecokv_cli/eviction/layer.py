@@ -131,8 +131,8 @@ class Layer:
         """
         if self.decode_queries.shape[1] == 0:
             raise DumpError(
-                "this dump holds no decode queries (the model stopped at once), so nothing can judge a selection; "
-                "dump again with --ignore-eos or another prompt"
+                "this dump holds no decode queries, so nothing can judge a selection; dump again with --decode 32, "
+                "and with --ignore-eos if the model stops at once"
             )
         return held_out_logits(self.decode_queries, self.keys, self.decode_keys, self.scaling)
 

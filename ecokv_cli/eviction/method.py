@@ -102,7 +102,7 @@ class Method:
         return self if self.keeps_all else replace(self, obs_window=window, keep_window=window)
 
     def require_budget(self, budget: Budget, tokens: int | None = None) -> None:
-        """Refuse a budget that cannot hold the protected window (and sinks).
+        """Refuse a budget that cannot hold the protected window (and sinks), unless it holds the whole prompt.
 
         Parameters
         ----------
@@ -119,6 +119,8 @@ class Method:
         if isinstance(budget, float) and tokens is None:
             return
         size, sinks = tokens_of(budget, tokens or 1), getattr(self.host, "sinks", 0)
+        if tokens is not None and size >= tokens:
+            return
         if not self.keeps_all and size < self.keep_window:
             raise MethodError(
                 f"{self.name}: {named(budget, tokens)} is smaller than its window of {self.keep_window} protected "

@@ -88,7 +88,7 @@ def top_mask(scores: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
     """
     if scores.shape[0] > 1 and scores.stride(0) == 0 and (counts == counts[0]).all():
         # Heads that share their scores are one row in memory.
-        return top_mask(scores[:1], counts[:1]).expand_as(scores)
+        return top_mask(scores[:1], counts[:1]).repeat(scores.shape[0], 1)
     wanted = counts.tolist()
     bar = last_kept(scores, wanted)
     kept = scores >= bar

@@ -14,8 +14,10 @@ from ecokv_cli.figures.profiles import (
     TENSOR_NAMES,
     TENSORS,
     WORDS,
+    Stroke,
     add_profile,
     band_words,
+    draw_line,
     draw_profile,
     label_panels,
     layer_panels,
@@ -46,9 +48,8 @@ def geometry_by_layer(geometry: Table, width: str | float = "double") -> Drawing
         found = profile(keys, column)
         places = np.tile(np.arange(len(found.layers)), len(found.kv_heads))
         ax.plot(places, found.heads.ravel(), "o", color=QUIET, markersize=2.2, markerfacecolor="white")
-        if found.samples > 1:
-            ax.fill_between(np.arange(len(found.layers)), found.low, found.high, color=BLUE, alpha=_BAND, linewidth=0)
-        ax.plot(found.mean, color=BLUE, marker="o" if len(found.layers) == 1 else "", markersize=3)
+        stroke = Stroke(BLUE, "solid", "o" if len(found.layers) == 1 else "")
+        draw_line(ax, found.mean, stroke, [(found.low, found.high, _BAND)] if found.samples > 1 else [])
         ax.set_ylabel(WORDS[column].replace(" to ", "\nto "))
         add_profile(data, found, measure=column)
     panels[1].set_ylim(bottom=0)

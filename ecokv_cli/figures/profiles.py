@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 from matplotlib.lines import Line2D
 
-from ecokv_cli.figures.parts import WIDE, counted, grid, label_layers, ordered, over_heads, panel_grid
+from ecokv_cli.figures.parts import WIDE, counted, grid, label_layers, ordered, over_heads, panel_grid, whole
 from ecokv_cli.figures.style import BLUE, GREEN, VERMILLION
 from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
@@ -86,6 +86,8 @@ class Profile:
         ``[L]``: mean over samples of each sample's mean over heads.
     low, high
         ``[L]``: 95 % bootstrap interval of that mean over samples; NaN for a single sample.
+    counts
+        ``[L]``: in how many samples a layer has a defined value.
     samples
         How many there are.
     """
@@ -96,6 +98,7 @@ class Profile:
     mean: Array
     low: Array
     high: Array
+    counts: list[int]
     samples: int
 
 
@@ -107,7 +110,8 @@ def profile(table: Table, column: str) -> Profile:
         name: np.array([_number(found[at][name]) if at in found else math.nan for at in layers], dtype=np.float64)
         for name in ("mean", "low", "high")
     }
-    return Profile(layers, heads, grid(table, column), **ends, samples=len(table.distinct("sample")))
+    counts = [whole(found[at]["n"]) if at in found else 0 for at in layers]
+    return Profile(layers, heads, grid(table, column), **ends, counts=counts, samples=len(table.distinct("sample")))
 
 
 def _number(value: Value) -> float:
@@ -171,7 +175,7 @@ def add_profile(data: Table, found: Profile, **where: Value) -> None:
             data.add(**where, layer=layer, kv_head=head, value=float(value), low=None, high=None, samples=found.samples)
     for i, layer in enumerate(found.layers):
         ends = {"value": float(found.mean[i]), "low": float(found.low[i]), "high": float(found.high[i])}
-        data.add(**where, layer=layer, kv_head="mean", **ends, samples=found.samples)
+        data.add(**where, layer=layer, kv_head="mean", **ends, samples=found.counts[i])
 
 
 def band_words(table: Table, *, spread: bool = True) -> str:

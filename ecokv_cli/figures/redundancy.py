@@ -101,7 +101,8 @@ def spearman_by_layer(geometry: Table, width: str | float = "single") -> Drawing
     geometry = geometry.where(tensor="keys")
     found = profile(geometry, "spearman")
     cells = found.heads
-    defined = cells[np.isfinite(cells)]
+    shown = np.concatenate([cells.ravel(), found.low, found.high])
+    defined = shown[np.isfinite(shown)]
     reach = max(0.2, math.ceil(10 * float(np.abs(defined).max())) / 10) if defined.size else 1.0
     figure, upper, lower = _map_over_profile(inches(width), len(found.kv_heads), extra=0.15)
     _map(upper, cells, Normalize(-reach, reach), DIVERGING, "Spearman's ρ")

@@ -129,7 +129,7 @@ def _panels(roles: Table, columns: Sequence[str], stem: str, width: float) -> tu
             for column in columns:
                 found = profile(rows, column)
                 add_profile(data, found, tensor=tensor, role=role, measure=column)
-                spans += [found.heads.ravel(), found.mean]
+                spans += [found.heads.ravel(), found.mean, found.low, found.high]
                 if column == columns[0]:
                     draw_profile(ax, found, _STROKES[role])
                 else:

@@ -131,9 +131,10 @@ def _samples(samples: Sequence[Dump]) -> Section:
 
 def _analysis(results: Results) -> Section:
     settings = results.summary["settings"]
+    method = f"{settings['booster']} with a window of {settings['window']}"
     return Section(
         "Geometry",
-        [f"Importance, diversity and lambda are those of {settings['booster']} with a window of {settings['window']}."],
+        [f"Importance, diversity and lambda are those of {method}.", *_left_out(results)],
         [_view(results, "layers", LAYER_CAPTION, ("layer",), LAYER_MEASURES)],
         load_plates(results.folder / "figures"),
         "analysis/figures",
@@ -144,11 +145,17 @@ def _eviction(results: Results) -> Section:
     windows = {row["window"] for row in results.summary["results"] if row["method"] != "full"}
     return Section(
         "Eviction",
-        [UNMATCHED] if len(windows) > 1 else [],
+        [*([UNMATCHED] if len(windows) > 1 else []), *_left_out(results)],
         [_view(results, "methods", METHOD_CAPTION, ("budget", "method", "window"), METHOD_MEASURES)],
         load_plates(results.folder / "figures"),
         "eviction/figures",
     )
+
+
+def _left_out(results: Results) -> list[str]:
+    """A sentence on samples that failed, if any did."""
+    failed = results.summary.get("failed")
+    return [f"Left out, as they failed: {', '.join(failed)}."] if failed else []
 
 
 def _routing(results: Results) -> Section:

@@ -47,7 +47,7 @@ def distance_scale(geometry: Table, width: str | float = "double") -> Drawing:
             found = profile(rows, column)
             draw_profile(ax, found, stroke)
             add_profile(data, found, tensor=tensor, measure=column)
-            drawn_values += [found.heads.ravel(), found.mean]
+            drawn_values += [found.heads.ravel(), found.mean, found.low, found.high]
         log_axis(ax, np.concatenate(drawn_values))
         ax.set_ylabel("length (log scale)")
     label_panels(panels, found.layers)

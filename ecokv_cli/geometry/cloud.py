@@ -58,9 +58,9 @@ def survey(vectors: torch.Tensor) -> Cloud:
         cosine_std^2 = (that sum - (N - z)(1 - s)^2 - z s^2) / (N (N - 1)) - (cosine_mean - s)^2
 
     Everything comes from lengths of centred vectors, so it stays accurate where all cosines are close to 1 and for
-    a tight cluster far from the origin. Vectors are read in blocks, so memory does not grow with N
-    beyond the three ``[H, N]`` results; matrix products are fp32, sums over blocks fp64. Where a vector is zero, or so
-    short or long that fp32 could not hold its square, everything is fp64.
+    a tight cluster far from the origin; only a `cosine_std` below about 1e-8 is rounding. Vectors are read in blocks,
+    so memory does not grow with N beyond the three ``[H, N]`` results; matrix products are fp32, sums over blocks fp64.
+    Where a vector is zero, or so short or long that fp32 could not hold its square, everything is fp64.
 
     Parameters
     ----------
@@ -175,5 +175,7 @@ def _cosine_moments(
     s = (n - zero - spread) / n
     mean = (n - zero) / n - spread / (n - 1)
     pairs = n * (n - 1)
+    if n == 2:
+        return mean, torch.zeros_like(mean)
     variance = (squares - (n - zero) * (1 - s).square() - zero * s.square()) / pairs - (spread / pairs).square()
     return mean, variance.clamp_min(0).sqrt()

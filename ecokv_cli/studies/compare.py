@@ -23,7 +23,8 @@ def compare_tables(
 ) -> Table:
     """Means of two runs over their samples, and their difference with its interval.
 
-    Where both runs have the same samples (by name) the difference is taken per sample, otherwise between the means.
+    Where both runs share two samples or more (by name) only these are compared, each with itself; otherwise the
+    difference is that of the means of all.
 
     Parameters
     ----------
@@ -31,7 +32,7 @@ def compare_tables(
         The same table of two runs, with a `sample` column.
     by
         Columns that make a group, such as layer; only groups that both runs have get a difference. An empty value
-        in the result means that all of the run's groups are averaged.
+        in the result stands for the mean of all groups that both runs have.
     columns
         Numbers to compare.
     name
@@ -50,7 +51,11 @@ def compare_tables(
         (*by, "measure", "first", "second", "difference", "low", "high", "n_first", "n_second", "paired"),
     )
     for column in columns:
-        groups = _by_group(first, by, column), _by_group(second, by, column)
+        groups = [_by_group(table, by, column) for table in (first, second)]
+        if len(by) == 1:
+            shared = groups[0].keys() & groups[1].keys()
+            for found in groups:
+                found[None,] = _overall([samples for key, samples in found.items() if key in shared])
         for key in dict.fromkeys([*groups[0], *groups[1]]):
             a, b = groups[0].get(key, {}), groups[1].get(key, {})
             where = dict(zip(by, key, strict=True))
@@ -59,18 +64,24 @@ def compare_tables(
 
 
 def _by_group(table: Table, by: Sequence[str], column: str) -> dict[tuple[Value, ...], Sampled]:
-    """Value of each sample in each group, and over all groups under a key of None."""
+    """Value of each sample in each group."""
     groups: dict[tuple[Value, ...], Sampled] = {}
     for *key, sample in (means := table.aggregate((*by, "sample"), column, lambda v: float(np.mean(v)))):
         groups.setdefault(tuple(key), {})[str(sample)] = means[*key, sample]
-    overall = table.aggregate(("sample",), column, lambda v: float(np.mean(v)))
-    if overall and len(by) == 1:
-        groups[None,] = {str(sample): value for (sample,), value in overall.items()}
     return groups
 
 
+def _overall(groups: Sequence[Sampled]) -> Sampled:
+    """Mean over groups of each sample."""
+    names = dict.fromkeys(name for group in groups for name in group)
+    return {name: float(np.mean([group[name] for group in groups if name in group])) for name in names}
+
+
 def _contrast(a: Sampled, b: Sampled, seed: int) -> dict[str, Value]:
-    paired = a.keys() == b.keys() and len(a) > 1
+    shared = a.keys() & b.keys()
+    paired = len(shared) > 1
+    if paired:
+        a, b = ({name: side[name] for name in shared} for side in (a, b))
     first, second = (np.array([side[s] for s in sorted(side)], dtype=np.float64) for side in (a, b))
     difference: float | None = None
     low = high = float("nan")

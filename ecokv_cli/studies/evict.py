@@ -61,11 +61,9 @@ class EvictSettings:
                 raise UsageError(f"no {name} given; one or more are needed")
         for budget in self.budgets:
             require_budget(budget)
-            for method in self.methods:
-                method.require_budget(budget)
 
     def require_fit(self, dump: Dump) -> None:
-        """Refuse a sample with a prompt so short that a share of it cannot hold what a method protects.
+        """Refuse a sample of which a budget can hold neither the whole prompt nor what a method protects.
 
         Raises
         ------

@@ -179,5 +179,5 @@ def _why_nothing(manifest: Manifest) -> str:
     if not manifest.boxes:
         return "its manifest has no boxes"
     if not manifest.decoded.strings:
-        return "nothing was decoded"
+        return "nothing was decoded (dump again with --decode 32)"
     return f"no token of the answer '{manifest.decoded.text}' stands in exactly one box"

@@ -176,7 +176,9 @@ class Parts(Generic[Result]):
 
     def _names(self) -> set[str]:
         # The folder is listed, as a network file system may remember for a while that a single name was not there.
-        return {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        # Hidden ones are claims and unfinished work, perhaps of a process that was killed.
+        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
+        return {name for name in names if not name.startswith(".")}
 
 
 def _finish(

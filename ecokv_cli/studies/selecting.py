@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def require_budgets(sample: str, tokens: int, arms: Iterable[tuple[Method | Route, Budget | None]]) -> None:
-    """Refuse a sample with a prompt so short that a share of its `tokens` cannot hold what a method protects.
+    """Refuse a sample of which a budget can hold neither all `tokens` nor what a method protects.
 
     Raises
     ------

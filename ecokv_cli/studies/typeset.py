@@ -59,6 +59,13 @@ def write_typeset(folder: Path, table: Table, columns: Sequence[str], bold: Cell
     (folder / f"{table.name}.tex").write_text(latex(table, columns, bold), encoding="utf-8")
 
 
+def rounded(value: float) -> str:
+    """A number to three decimals, or to two digits where these would all be zeros."""
+    if 0 < abs(value) < 0.0005:
+        return f"{value:.1e}"
+    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
+
+
 def _numeric(table: Table, columns: Sequence[str]) -> list[bool]:
     return [all(isinstance(row[c], int | float | None) for row in table) for c in columns]
 
@@ -68,7 +75,7 @@ def _number(value: Value, column: str) -> str:
         return "-"
     if not isinstance(value, float) or column == "budget":  # a share of the prompt is shown as it was asked for
         return str(value)
-    return f"{value:.3f}" if abs(value) < 1000 else f"{value:.4g}"
+    return rounded(value)
 
 
 def _strong(text: str, form: str, wanted: bool) -> str:

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 from builders import random_layer
 from every_method import at_window, model_of
@@ -58,6 +59,7 @@ def test_what_is_neither_tokens_nor_a_share_is_refused(budget):
     (layer,) = model_of(1)
     with pytest.raises(UsageError, match=rf"budget {budget}: "):
         parse_method("keydiff").select(layer, budget)
+    assert parse_method("keydiff").select(layer, np.int64(5)).counts.tolist() == [5] * layer.kv_heads
     for odd in ("48", None, True):
         with pytest.raises(UsageError, match="give an int of tokens, or a float between 0 and 1"):
             parse_method("keydiff").select(layer, odd)
@@ -87,7 +89,7 @@ def test_a_share_that_is_too_small_names_all_there_is_and_a_way_out_that_works(t
     method, ratio = at_window("snapkv", window), share[0] / share[1]
     size = tokens_of(ratio, tokens)
     method.require_budget(ratio)  # without a prompt nobody knows
-    if size >= window:
+    if size >= min(window, tokens):
         method.require_budget(ratio, tokens)
         return
     with pytest.raises(MethodError) as caught:

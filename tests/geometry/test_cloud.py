@@ -91,6 +91,11 @@ def test_one_vector():
     np.testing.assert_allclose(cloud.alignment, 1, rtol=1e-6)
 
 
+def test_two_vectors_have_one_cosine():
+    cloud = survey(random_layer(tokens=2, dim=7, dtype=torch.float32).keys)
+    assert cloud.cosine_std.tolist() == [0, 0]
+
+
 def test_huge_vectors_do_not_overflow():
     keys = random_layer(dtype=torch.float32, shift=1.0).keys
     huge, plain = survey(keys * 1e25), survey(keys)

@@ -133,6 +133,7 @@ def test_a_cut_part_is_named(tmp_path):
 def test_parts_of_another_study_are_not_passed_over_in_silence(tmp_path):
     work = Work()
     work.gather(parts(tmp_path, beta=1))
+    (tmp_path / ".c-0123.partial").mkdir()  # of a process that was killed
     parts(tmp_path, beta=1).require_mine(work.tasks())
     with pytest.raises(OutputError, match="holds 3 samples of another study"):
         parts(tmp_path, beta=2).require_mine(work.tasks())

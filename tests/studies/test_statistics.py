@@ -72,14 +72,23 @@ def test_runs_with_other_samples_get_the_wider_interval_of_the_means():
     assert row["low"] < -3 < 5 < row["high"]
 
 
-def test_a_layer_that_one_run_lacks_has_no_difference_but_the_overall_mean_has():
+def test_a_layer_that_one_run_lacks_has_no_difference_and_no_part_in_the_overall_mean():
     one = table([("a", 0, 0, 1.0), ("a", 1, 0, 3.0)])
     two = table([("a", 0, 0, 2.0)])
     rows = {row["layer"]: row for row in compare_tables(one, two, ("layer",), ("x",), "c")}
     assert rows[0]["difference"] == 1
     assert (rows[1]["first"], rows[1]["second"], rows[1]["difference"], rows[1]["n_second"]) == (3, None, None, 0)
-    assert rows[None]["difference"] == 0
+    assert (rows[None]["first"], rows[None]["second"], rows[None]["difference"]) == (1, 2, 1)
     assert rows[0]["low"] is None
+
+
+def test_samples_that_one_run_lacks_have_no_part_where_others_are_paired():
+    one = table([(name, 0, 0, value) for name, value in (("a", 1.0), ("b", 3.0), ("c", 70.0))])
+    two = table([(name, 0, 0, value) for name, value in (("a", 1.5), ("b", 3.5), ("d", -90.0))])
+    row = compare_tables(one, two, ("layer",), ("x",), "c").rows[0]
+    assert row["paired"]
+    assert (row["first"], row["second"], row["n_first"], row["n_second"]) == (2, 2.5, 2, 2)
+    assert (row["difference"], row["low"], row["high"]) == (0.5, 0.5, 0.5)
 
 
 def test_typeset_tables():
