@@ -39,7 +39,7 @@ class AnalyzeSettings:
 
     def __post_init__(self) -> None:
         if not isinstance(self.method.booster, EcoKV):
-            raise MethodError(f"--method {self.method.name}: analysis needs an ecokv method, such as snapkv+ecokv")
+            raise MethodError(f"--booster {self.method.name}: analysis needs an ecokv method, such as snapkv+ecokv")
 
     @property
     def booster(self) -> EcoKV:
