@@ -115,6 +115,8 @@ def ecokv(seed=0):
         {"redundancy_map": "sigmoid2"}, {"redundancy_map": "exp"}, {"redundancy_map": "inverse"},
         {"redundancy_map": "minmax"}, {"avg_domain": "candidates"}, {"div_scale": "importance"},
         {"value_norm": False}, {"temperature": 0.7}, {"std": True, "temperature": 0.7},
+        {"std": True, "redundancy_map": "exp"}, {"std": True, "redundancy_map": "inverse"},
+        {"std": True, "redundancy_map": "sigmoid2"},
     ):  # fmt: skip
         written = "".join(f",{k}={str(v).lower()}" for k, v in options.items())
         naive = {k: "inv" if v == "inverse" else v for k, v in options.items()}

@@ -77,7 +77,7 @@ class EcoKV(Booster):
     normalisation
         How both diversity parts are brought to [0, 1]: ``minmax``, ``clipped`` or ``robust``; see `normalised`.
     redundancy_map
-        Map of the mean distance to r_euc; see `euclidean_redundancy`.
+        Map of the mean distance to r_euc, and of the root mean square to r_std; see `euclidean_redundancy`.
     avg_domain
         Keys over which r_euc averages its distances: ``all`` N or the ``candidates`` only. The centroid and r_cos
         are over all N either way; the ``minmax`` map is always over the candidates.
@@ -120,6 +120,8 @@ class EcoKV(Booster):
                 raise MethodError(f"ecokv: {name}={getattr(self, name)} is outside 0..1")
         if self.temperature < 0:
             raise MethodError(f"ecokv: temperature={self.temperature} is negative; 0 stands for sqrt(head dimension)")
+        if self.std and self.redundancy_map == "minmax":
+            raise MethodError("ecokv: std=true has no redundancy_map=minmax; write sigmoid, sigmoid2, exp or inverse")
 
     def mix(self, attention: torch.Tensor, layer: Layer) -> Boosted:
         """Combine host scores ``[H, M]`` with the layer's diversity."""
@@ -139,7 +141,7 @@ class EcoKV(Booster):
 
         if self.std:
             distances = self._averaged(layer, candidates)
-            return std_redundancy(distances, layer.keys.shape[-1], self.temperature or None)
+            return std_redundancy(distances, layer.keys.shape[-1], self.redundancy_map, self.temperature or None)
         return mix_redundancy(self.r_euc(layer, candidates), layer.directions.mean_cosine, self.beta)
 
     def r_euc(self, layer: Layer, candidates: int) -> torch.Tensor:

@@ -63,8 +63,10 @@ def euclidean_redundancy(
     return _SCALED_MAPS[kind](x)
 
 
-def std_redundancy(distances: torch.Tensor, dim: int, temperature: float | None = None) -> torch.Tensor:
-    """``r_std``: the dispersion variant, ``1 - sigmoid(sqrt(mean d_i^2) / tau)`` with ``tau = sqrt(D)`` by default.
+def std_redundancy(
+    distances: torch.Tensor, dim: int, kind: RedundancyMap = "sigmoid", temperature: float | None = None
+) -> torch.Tensor:
+    """``r_std``: the dispersion variant, the map of ``x = sqrt(mean d_i^2) / tau``, by default ``1 - sigmoid(x)``.
 
     Parameters
     ----------
@@ -72,16 +74,18 @@ def std_redundancy(distances: torch.Tensor, dim: int, temperature: float | None 
         ``[H, N]`` distances to the centroid.
     dim
         Head dimension D.
+    kind
+        As in `euclidean_redundancy`, all but ``minmax``, which has no root mean square.
     temperature
-        ``tau``.
+        ``tau``; ``sqrt(D)`` by default.
 
     Returns
     -------
     torch.Tensor
-        ``[H]`` fp64 in (0, 1/2]; larger spread = lower redundancy. Used alone as lambda, not mixed with r_cos.
+        ``[H]`` fp64, (0, 1/2] by default; larger spread = lower redundancy. Used alone as lambda, not mixed with r_cos.
     """
     rms = distances.double().square().mean(dim=-1).sqrt()
-    return torch.sigmoid(-rms / (temperature or math.sqrt(dim)))
+    return _SCALED_MAPS[kind](rms / (temperature or math.sqrt(dim)))
 
 
 def mix_redundancy(r_euc: torch.Tensor, r_cos: torch.Tensor, beta: float) -> torch.Tensor:

@@ -36,6 +36,7 @@ def test_canonical_form_is_short_and_reads_back_as_the_same_method(spec, canonic
     ("snapkv+ecokv[temperature=-1]", r"temperature=-1.0 is negative"),
     ("snapkv[window]", r"'window' is not one option=value"),
     ("snapkv[window=4]+ecokv[window=8]", r"'window=8' is not one option=value, given once"),
+    ("snapkv+ecokv[std=true,redundancy_map=minmax]", r"std=true has no redundancy_map=minmax; write sigmoid"),
     ("snapkv[window=0]", r"keep_window=0: a window cannot be negative, and snapkv needs 1 query"),
     ("full[window=4]", r"keeps everything and has no window"),
     ("snapkv++ecokv", r"cannot be read"),

@@ -106,7 +106,7 @@ def method_rows(measured: Measured) -> list[Row]:
         "r_euc": booster.r_euc(measured.informed, candidates),
         "lambda_ecokv": boosted.weight,
         "lambda_mixkv": r_cos.clamp(0, 1),
-        "lambda_std": replace(booster, std=True).weight(measured.informed, candidates),
+        "lambda_std": replace(booster, std=True, redundancy_map="sigmoid").weight(measured.informed, candidates),
     }
     correlations = rank_correlation(boosted.importance, boosted.diversity)
     return [

@@ -54,5 +54,5 @@ def _readings(
         "r_euc": r_euc,
         "lambda_ecokv": mix_redundancy(r_euc, r_cos, booster.beta),
         "lambda_mixkv": r_cos.clamp(0, 1),
-        "lambda_std": std_redundancy(distances, dim, temperature),
+        "lambda_std": std_redundancy(distances, dim, temperature=temperature),
     }
