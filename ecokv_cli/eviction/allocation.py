@@ -11,6 +11,7 @@ from typing import Literal
 
 import torch
 
+from ecokv_cli.errors import MethodError
 from ecokv_cli.eviction.selection import last_kept, top_mask
 
 Compat = Literal["exact", "reference", "kvpress"]
@@ -145,6 +146,11 @@ def ada_counts(
     torch.Tensor
         ``[H]`` int64 in [0, M].
 
+    Raises
+    ------
+    MethodError
+        If scores to be normalised are negative.
+
     Notes
     -----
     AdaKV, arXiv 2407.11550.
@@ -152,6 +158,11 @@ def ada_counts(
     heads, candidates = scores.shape
     free = budget - window
     if normalise:
+        if scores.numel() and scores.min() < 0:
+            raise MethodError(
+                "adakv: normalise=true weighs heads by shares of their scores, and some of these are negative; "
+                "leave it out, or write allocate=host"
+            )
         ordered = scores.sort(dim=-1, descending=True).values.double()
         scores = scores * (ordered[:, :free].sum(-1) / ordered.sum(-1).clamp_min(1e-300)).to(scores.dtype)[:, None]
     if compat == "kvpress":

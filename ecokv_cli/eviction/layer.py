@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,11 @@ class Layer:
     def key_distances(self) -> torch.Tensor:
         """Distances to the centroid of all N keys ``[H, N]``, computed once for all methods."""
         return centroid_distances(self.keys)
+
+    @cached_property
+    def unrotated(self) -> Layer:
+        """The same layer with keys before rotary embedding; refused where they were not dumped."""
+        return replace(self, keys=self.require("prerope_keys", "ecokv[rope=pre]"))
 
     def last_queries(self, window: int) -> torch.Tensor:
         """Queries of the last `window` prompt positions, ``[H_q, window, D]``."""

@@ -26,7 +26,7 @@ class Scores:
     Attributes
     ----------
     host
-        Of the host alone: what budgets are shared out by.
+        What budgets are shared out by: of the host alone, unless the booster has it otherwise.
     final
         With the booster's diversity: what fills them. The same tensor without a booster.
     """
@@ -64,6 +64,11 @@ class Method:
                 f"{self.name}: obs_window={self.obs_window}, keep_window={self.keep_window}: a window cannot be "
                 f"negative, and {self.host_name} needs {int(self.host.observes)} query or more to score with"
             )
+        if self.booster and self.booster.allocates and not self.host.shares_by_score:
+            raise MethodError(
+                f"{self.name}: allocate=boosted needs a host whose heads share the budget by their scores, which "
+                f"{self.host_name} is not; take adakv, or leave it out"
+            )
 
     @property
     def default_window(self) -> int:
@@ -96,6 +101,11 @@ class Method:
     def keeps_all(self) -> bool:
         """Whether it never evicts."""
         return self.host.keeps_all
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """The tensors of a dump that host and booster need."""
+        return frozenset(self.host.needs) | frozenset(self.booster.needs if self.booster else ())
 
     def with_window(self, window: int) -> Method:
         """The same method with both windows set to `window`."""
@@ -165,7 +175,7 @@ class Method:
         if self.host.shared and self.booster:
             final = final.mean(dim=0).expand(layer.kv_heads, -1)
         require_finite_scores(final, self, layer.index)
-        return Scores(host, final)
+        return Scores(final if self.booster and self.booster.allocates else host, final)
 
     def select(self, layer: Layer, budget: Budget, scores: Scores | None = None) -> Selection:
         """Kept positions of every KV head at `budget` tokens per head, window included.

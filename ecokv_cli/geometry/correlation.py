@@ -58,7 +58,7 @@ def _one_head(a: np.ndarray, b: np.ndarray) -> RankCorrelation:
         return RankCorrelation(None, n, None, "fewer than 3 positions")
     if np.ptp(a) == 0 or np.ptp(b) == 0:
         return RankCorrelation(None, n, None, "a score is constant")
-    x, y = _centred_ranks(a), _centred_ranks(b)
+    x, y = centred_ranks(a), centred_ranks(b)
     # Sums and not BLAS products, whose threads stay awake beside torch's for a while.
     rho = float((x * y).sum() / np.sqrt((x * x).sum() * (y * y).sum()))
     rho = min(max(rho, -1.0), 1.0)
@@ -66,7 +66,7 @@ def _one_head(a: np.ndarray, b: np.ndarray) -> RankCorrelation:
     return RankCorrelation(rho, n, float(2 * special.stdtr(n - 2, -t)))
 
 
-def _centred_ranks(values: np.ndarray) -> np.ndarray:
+def centred_ranks(values: np.ndarray) -> np.ndarray:
     """Ranks minus their mean; equal values share the mean of their ranks."""
     n = len(values)
     order = np.argsort(values)

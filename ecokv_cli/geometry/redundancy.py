@@ -14,7 +14,8 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RedundancyMap = Literal["sigmoid", "sigmoid2", "exp", "inverse", "minmax"]
+RedundancyMap = Literal["sigmoid", "sigmoid2", "exp", "inverse", "minmax", "centred"]
+Clamp = Literal["r_cos", "lambda", "none"]
 REDUNDANCY_MAPS: tuple[RedundancyMap, ...] = get_args(RedundancyMap)
 
 _SCALED_MAPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -22,6 +23,7 @@ _SCALED_MAPS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "sigmoid2": lambda x: 2 * torch.sigmoid(-x),
     "exp": lambda x: torch.exp(-x),
     "inverse": lambda x: 1 / (1 + x),
+    "centred": lambda x: torch.sigmoid(1 - x),
 }
 
 
@@ -38,6 +40,7 @@ def euclidean_redundancy(
     exp        ``exp(-x)``                 (0, 1]
     inverse    ``1 / (1 + x)``             (0, 1]
     minmax     ``1 - mean(minmax(d_i))``   [0, 1]      scale-free: blind to how tight the cluster is
+    centred    ``1 - sigmoid(x - 1)``      (0, 0.731]  1/2 where the mean distance is tau
     =========  ==========================  ==========  ==================================================
 
     Parameters
@@ -59,37 +62,44 @@ def euclidean_redundancy(
     """
     if kind == "minmax":
         return 1 - minmax(distances.double()).mean(dim=-1)
-    x = distances.mean(dim=-1, dtype=torch.float64) / (temperature or math.sqrt(dim))
-    return _SCALED_MAPS[kind](x)
+    return map_redundancy(distances.mean(dim=-1, dtype=torch.float64), dim, kind, temperature)
 
 
-def std_redundancy(
-    distances: torch.Tensor, dim: int, kind: RedundancyMap = "sigmoid", temperature: float | None = None
+def map_redundancy(
+    spread: torch.Tensor, dim: int, kind: RedundancyMap = "sigmoid", temperature: float | None = None
 ) -> torch.Tensor:
-    """``r_std``: the dispersion variant, the map of ``x = sqrt(mean d_i^2) / tau``, by default ``1 - sigmoid(x)``.
+    """A spread of the keys, mapped to how redundant they are: the table of `euclidean_redundancy`, with its x.
+
+    Of a mean distance this is ``r_euc``; of a dispersion such as `root_mean_square` it is ``r_std``, which is used
+    alone as lambda and not mixed with r_cos.
 
     Parameters
     ----------
-    distances
-        ``[H, N]`` distances to the centroid.
+    spread
+        ``[H]`` fp64 >= 0, in the units of the keys.
     dim
         Head dimension D.
     kind
-        As in `euclidean_redundancy`, all but ``minmax``, which has no root mean square.
+        All of `REDUNDANCY_MAPS` but ``minmax``, which has no single number to map.
     temperature
         ``tau``; ``sqrt(D)`` by default.
 
     Returns
     -------
     torch.Tensor
-        ``[H]`` fp64, (0, 1/2] by default; larger spread = lower redundancy. Used alone as lambda, not mixed with r_cos.
+        ``[H]`` fp64; larger spread = lower redundancy.
     """
-    rms = distances.double().square().mean(dim=-1).sqrt()
-    return _SCALED_MAPS[kind](rms / (temperature or math.sqrt(dim)))
+    return _SCALED_MAPS[kind](spread / (temperature or math.sqrt(dim)))
 
 
-def mix_redundancy(r_euc: torch.Tensor, r_cos: torch.Tensor, beta: float) -> torch.Tensor:
-    """ECOKV's ``lambda = beta r_euc + (1 - beta) r_cos`` with r_cos and the result clamped to [0, 1].
+def root_mean_square(distances: torch.Tensor, ddof: int = 0) -> torch.Tensor:
+    """``sqrt(sum d_i^2 / (n - ddof))`` of each row ``[H, n]``, ``[H]`` fp64: the square root of the total variance."""
+    squares = distances.double().square().sum(dim=-1)
+    return (squares / max(distances.shape[-1] - ddof, 1)).sqrt()
+
+
+def mix_redundancy(r_euc: torch.Tensor, r_cos: torch.Tensor, beta: float, clamp: Clamp = "r_cos") -> torch.Tensor:
+    """ECOKV's ``lambda = beta r_euc + (1 - beta) r_cos``, by default with r_cos and the result clamped to [0, 1].
 
     Parameters
     ----------
@@ -97,13 +107,19 @@ def mix_redundancy(r_euc: torch.Tensor, r_cos: torch.Tensor, beta: float) -> tor
         ``[H]`` each.
     beta
         Weight of the Euclidean part, in [0, 1]; 0 gives MixKV's weight.
+    clamp
+        ``r_cos``: that and the result. ``lambda``: the result only, so that a negative r_cos counts against r_euc.
+        ``none``: lambda may be negative, which rewards what is close to the rest.
 
     Returns
     -------
     torch.Tensor
         ``[H]``; the weight of diversity against importance.
     """
-    return (beta * r_euc + (1 - beta) * r_cos.clamp(0, 1)).clamp(0, 1)
+    if clamp == "r_cos":
+        r_cos = r_cos.clamp(0, 1)
+    mixed = beta * r_euc + (1 - beta) * r_cos
+    return mixed if clamp == "none" else mixed.clamp(0, 1)
 
 
 def minmax(values: torch.Tensor) -> torch.Tensor:

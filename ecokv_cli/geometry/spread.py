@@ -41,13 +41,15 @@ class Centre(NamedTuple):
         return torch.sub(rows, self.high, out=out).sub_(self.low)
 
 
-def centroid_distances(vectors: torch.Tensor) -> torch.Tensor:
+def centroid_distances(vectors: torch.Tensor, leading: int | None = None) -> torch.Tensor:
     """Distance of every vector to the centroid of its head, ``d_i = ||k_i - c||``.
 
     Parameters
     ----------
     vectors
         ``[H, N, D]``.
+    leading
+        How many of the first vectors make the centroid; None for all.
 
     Returns
     -------
@@ -62,8 +64,41 @@ def centroid_distances(vectors: torch.Tensor) -> torch.Tensor:
     for head, distances in zip(vectors, found, strict=True):
         # Around one of the vectors first: the mean of what is left is accurate to the spread, not to the size.
         torch.sub(head, head[len(head) // 2], out=centred)
-        torch.linalg.vector_norm(centred.sub_(centred.mean(0)), dim=-1, out=distances)
+        torch.linalg.vector_norm(centred.sub_(centred[:leading].mean(0)), dim=-1, out=distances)
     return found
+
+
+def coordinate_spread(vectors: torch.Tensor, of: str, ddof: int = 0) -> torch.Tensor:
+    """Standard deviation of the coordinates of each head.
+
+    Parameters
+    ----------
+    vectors
+        ``[H, N, D]``.
+    of
+        ``coordinates``: of all N D numbers about their one mean, ``sqrt(sum (k_id - m)^2 / (N D - ddof))``.
+        ``dimensions``: the mean over d of ``sqrt(sum_i (k_id - c_d)^2 / (N - ddof))``.
+    ddof
+        0 for the population, 1 for the estimate from a sample.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H]`` fp64 >= 0 in the units of the vectors.
+    """
+    heads, n, dim = vectors.shape
+    # Head by head and around one of the vectors, as for the distances.
+    start = vectors[:, n // 2].double()
+    offset, squares = torch.empty_like(start), torch.empty_like(start)
+    for head in range(heads):
+        centred = vectors[head].double() - start[head]
+        offset[head] = centred.mean(0)
+        squares[head] = (centred - offset[head]).square().sum(0)
+    if of == "dimensions":
+        return (squares / max(n - ddof, 1)).sqrt().mean(-1)
+    centre = start + offset
+    between = n * (centre - centre.mean(-1, keepdim=True)).square()
+    return ((squares + between).sum(-1) / max(n * dim - ddof, 1)).sqrt()
 
 
 def distances_from(centre: Centre, vectors: torch.Tensor) -> torch.Tensor:

@@ -141,7 +141,7 @@ class _Generation:
         shape = (text.num_hidden_layers, text.num_attention_heads)
         self.singles = _usable(self.method, budget, head_scores, shape)
         self.window = max(single.obs_window for single in self.singles) or 1
-        self.received = any("received_attention" in single.host.needs for single in self.singles)
+        self.received = any("received_attention" in single.needs for single in self.singles)
         self.step = ExitStack()
         self.running = self.prefilling = False
         self.limit: int | None = None
@@ -266,10 +266,15 @@ def _usable(
     require_budget(budget)
     method.require_budget(budget)
     singles = [method] if isinstance(method, Method) else [span.method for span in method.spans]
-    needs = {need for single in singles for need in single.host.needs}
+    needs = {need for single in singles for need in single.needs}
     if "decode_queries" in needs:
         raise MethodError(
             f"{method.name}: sees the queries of the answer, which is not there yet; choose another method"
+        )
+    if "prerope_keys" in needs:
+        raise MethodError(
+            f"{method.name}: takes the geometry of keys before rotary embedding, which the cache does not hold; "
+            f"write rope=post"
         )
     if "head_scores" in needs and head_scores is None:
         raise MethodError(f"{method.name}: needs head_scores={list(shape)}, a table that `ecokv headscores` makes")

@@ -48,7 +48,7 @@ class RouteSettings:
         if len(self.methods) < 2:
             raise MethodError("a route chooses between methods; name at least two")
         for method in self.methods:
-            if method.keeps_all or "decode_queries" in method.host.needs:
+            if method.keeps_all or "decode_queries" in method.needs:
                 raise MethodError(
                     f"{method.name}: no candidate for a route, it "
                     + ("keeps everything" if method.keeps_all else "sees the queries that judge it")

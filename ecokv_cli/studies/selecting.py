@@ -49,7 +49,8 @@ def capture_for(loaded: LoadedModel, inputs: dict[str, Any], settings: EvaluateS
     singles = [part for arm in settings.arms for part in _parts(arm.method)]
     return capture(
         loaded, inputs, window=max((part.obs_window for part in singles), default=1) or 1, decode=decode,
-        received=any("received_attention" in part.host.needs for part in singles),
+        received=any("received_attention" in part.needs for part in singles),
+        prerope=any("prerope_keys" in part.needs for part in singles),
     )  # fmt: skip
 
 

@@ -15,7 +15,6 @@ from memory_dumps import memory_dump
 
 from ecokv_cli.errors import DumpError, MethodError
 from ecokv_cli.eviction.boosters import BOOSTERS
-from ecokv_cli.eviction.diversity import combine
 from ecokv_cli.eviction.hosts import HOSTS
 from ecokv_cli.eviction.method import Scores
 from ecokv_cli.eviction.spec import parse_method
@@ -214,9 +213,8 @@ def test_lambda_one_keeps_by_diversity_and_lambda_zero_by_importance(booster, se
     layer = model_of(2, seed=seed)[1]
     parts = at_window(f"snapkv+{booster}", 3).boost(layer)
     ones = torch.ones(2, dtype=torch.float64)
-    none = combine(parts.importance, parts.diversity, 0 * ones, parts.importance)
-    assert torch.equal(none.score, parts.importance)
-    full = combine(parts.importance, parts.diversity, ones, parts.importance)
+    assert torch.equal(replace(parts, weight=0 * ones).score, parts.importance)
+    full = replace(parts, weight=ones)
     assert np.array_equal(reference.select(full.score.numpy(), 11), reference.select(parts.diversity.numpy(), 11))
     assert (parts.weight >= 0).all()
     assert (parts.weight <= 1).all()

@@ -58,9 +58,25 @@ def centroid(keys: ArrayLike) -> Array:
     return np.array([[mean(head[:, d]) for d in range(k.shape[2])] for head in k])
 
 
-def distances(keys: ArrayLike) -> Array:
-    """Distance of each key to the centroid of all N keys [H, N], by direct difference."""
-    return np.array([norms(head - c) for head, c in zip(array(keys), centroid(keys), strict=True)])
+def distances(keys: ArrayLike, leading: int | None = None) -> Array:
+    """Distance of each key to the centroid of its head [H, N], by direct difference; the centroid of all N keys or of
+    the `leading` first."""
+    k = array(keys)
+    return np.array([norms(head - c) for head, c in zip(k, centroid(k[:, :leading]), strict=True)])
+
+
+def coordinate_spread(head_keys: ArrayLike, of: str, ddof: int = 0) -> float:
+    """Standard deviation of one head's N D coordinates taken together, or the mean over its D dimensions of theirs."""
+    k = array(head_keys)
+    columns = [[float(x) for x in column] for column in k.T]
+
+    def deviation(numbers: list[float]) -> float:
+        centre = mean(numbers)
+        return math.sqrt(math.fsum((x - centre) ** 2 for x in numbers) / (len(numbers) - ddof))
+
+    if of == "coordinates":
+        return deviation([x for column in columns for x in column])
+    return mean(deviation(column) for column in columns)
 
 
 def manifold_score(keys: ArrayLike, block: int | None = None) -> Array:

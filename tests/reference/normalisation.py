@@ -1,11 +1,12 @@
 """Normalisations of one row of scores to a common range, and rescaling to a magnitude."""
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from reference.basics import Array, array, constant, mean, median, quantile
+from reference.basics import Array, array, constant, mean, median, quantile, softmax
 
 
 def minmax(values: ArrayLike, scale: float = 0.0) -> Array:
@@ -51,13 +52,45 @@ def logistic(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))
 
 
-def normalise(values: ArrayLike, kind: str, scale: float = 0.0) -> Array:
-    """One row by `kind`: minmax, clipped or robust; all rise with the values, stay in [0, 1], send constants to 0."""
-    return {"minmax": minmax, "clipped": clipped_minmax, "robust": robust}[kind](values, scale)
-
-
-def rescale(values: ArrayLike, target: float) -> Array:
-    """Rescaling to a magnitude: x * target / mean(x); a row of mean 0 (constant before min-max) is left alone."""
-    x = array(values)
+def zscore(values: ArrayLike, scale: float = 0.0) -> Array:
+    """Numbers of standard deviations (population) above the lowest; a constant row gives zeros."""
+    x = [float(v) for v in array(values)]
+    if constant(x, scale):
+        return np.zeros(len(x))
     centre = mean(x)
-    return x.copy() if centre == 0 else x * (target / centre)
+    deviation = math.sqrt(mean((v - centre) ** 2 for v in x))
+    return np.array([(v - min(x)) / deviation for v in x])
+
+
+def ranks(values: ArrayLike, scale: float = 0.0) -> Array:
+    """For each value the share of the other values below it, those equal to it counting half; a constant row: zeros."""
+    x = [float(v) for v in array(values)]
+    if constant(x, scale):
+        return np.zeros(len(x))
+    below = [sum(w < v for w in x) + (sum(w == v for w in x) - 1) / 2 for v in x]
+    return np.array([count / (len(x) - 1) for count in below])
+
+
+def softmaxed(values: ArrayLike, scale: float = 0.0) -> Array:
+    """Softmax of the row; a constant row gives zeros."""
+    x = [float(v) for v in array(values)]
+    return np.zeros(len(x)) if constant(x, scale) else np.array(softmax(x))
+
+
+def normalise(values: ArrayLike, kind: str, scale: float = 0.0) -> Array:
+    """One row by `kind`; all rise with the values, are not negative and send constants to 0."""
+    kinds = {
+        "minmax": minmax, "clipped": clipped_minmax, "robust": robust, "zscore": zscore, "rank": ranks,
+        "softmax": softmaxed,
+    }  # fmt: skip
+    return kinds[kind](values, scale)
+
+
+def rescale(values: ArrayLike, target: float, size: Callable[[Array], float] = mean) -> Array:
+    """Rescaling to a magnitude: x * target / size(x), the size by default the mean.
+
+    A row of no positive size (constant before min-max) is left alone.
+    """
+    x = array(values)
+    own = size(x)
+    return x * (target / own) if own > 0 else x.copy()

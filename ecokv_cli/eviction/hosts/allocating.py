@@ -98,6 +98,7 @@ class AdaKV(Allocating):
     base: Literal["snapkv", "keydiff", "manifoldkv", "knorm", "vnorm"] = "snapkv"
     normalise: bool = False
 
+    shares_by_score: ClassVar[bool] = True
     formula: ClassVar[str] = (
         "raw_h = how many of the layer's H C highest scores are in head h; head h keeps the window and "
         "floor C + (1 - floor) raw_h"
@@ -106,7 +107,8 @@ class AdaKV(Allocating):
     deviations: ClassVar[str] = (
         "the layer's total is exact where published code loses slots by rounding (compat=reference); heads are "
         "compared without normalisation as in the authors' code, while MixKV's and SparseMM's copies normalise. "
-        "With a booster, heads are budgeted by attention and filled by the boosted score, as in MixKV's code"
+        "With a booster, heads are budgeted by attention and filled by the boosted score, as in MixKV's code; "
+        "+ecokv[allocate=boosted] does both by the boosted score"
     )
 
     def __post_init__(self) -> None:

@@ -48,6 +48,8 @@ class Host:
         Whether all KV heads of a layer keep the same positions.
     moves_layers
         Whether layers get different budgets.
+    shares_by_score
+        Whether the heads of a layer share its budget by their scores.
     formula, needs, source, deviations
         For people: what is computed, from which tensors of a dump, where it comes from, and where it differs.
     """
@@ -56,6 +58,7 @@ class Host:
     keeps_all: ClassVar[bool] = False
     shared: ClassVar[bool] = False
     moves_layers: ClassVar[bool] = False
+    shares_by_score: ClassVar[bool] = False
     formula: ClassVar[str]
     needs: ClassVar[tuple[str, ...]] = ("keys",)
     source: ClassVar[str]

@@ -6,7 +6,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ecokv_cli.geometry.redundancy import REDUNDANCY_MAPS, euclidean_redundancy, mix_redundancy, std_redundancy
+from ecokv_cli.geometry.redundancy import (
+    REDUNDANCY_MAPS,
+    euclidean_redundancy,
+    map_redundancy,
+    mix_redundancy,
+    root_mean_square,
+)
 from ecokv_cli.geometry.sinks import mean_cosine_without
 from ecokv_cli.studies.analyze.rows import unstack
 
@@ -52,7 +58,7 @@ def _readings(
     return {
         "r_cos": r_cos,
         "r_euc": r_euc,
-        "lambda_ecokv": mix_redundancy(r_euc, r_cos, booster.beta),
+        "lambda_ecokv": mix_redundancy(r_euc, r_cos, booster.beta, booster.clamp),
         "lambda_mixkv": r_cos.clamp(0, 1),
-        "lambda_std": std_redundancy(distances, dim, temperature=temperature),
+        "lambda_std": map_redundancy(root_mean_square(distances, booster.ddof), dim, temperature=temperature),
     }
