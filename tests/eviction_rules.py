@@ -2,11 +2,14 @@
 rules, and by those that break a formula on purpose to see that its check notices."""
 
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import reference
 import torch
+from boosted_rules import boosters, ecokv, ecokv_keys
 from builders import random_layer
+from small_rules import BUDGET, NEAR, W, attention_of, layer_with_received, scores_of, window_rows
 
 from ecokv_cli.eviction.allocation import ada_counts, largest_remainder, pyramid_counts, sparse_counts
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
@@ -15,36 +18,10 @@ from ecokv_cli.eviction.headscores import Target, head_hits
 from ecokv_cli.eviction.selection import Selection, top_mask
 from ecokv_cli.eviction.spec import parse_method
 
-W, BUDGET = 3, 11
-NEAR = {"rtol": 1e-9, "atol": 1e-12}
-
-
-def layer_with_received(seed=0, shift=0.3):
-    layer = random_layer(seed, shift=shift)
-    generator = torch.Generator().manual_seed(seed + 1)
-    queries = torch.randn(6, 29, 5, generator=generator, dtype=torch.float64)
-    received = reference.received_attention(queries.numpy(), layer.keys.numpy(), layer.scaling)
-    return replace(layer, received_attention=torch.from_numpy(received))
-
-
-def window_rows(layer, window=W):
-    """Naive attention of the window, mean over the group: [H, W, N]."""
-    queries = layer.window_queries[:, -window:].numpy()
-    return reference.window_attention(queries, layer.keys.numpy(), layer.scaling).reshape(2, 3, window, 29).mean(1)
-
-
-def scores_of(spec, layer):
-    return parse_method(spec).scores(layer).final.numpy()
-
-
-def attention_of(layer, window=W, **options):
-    queries = layer.window_queries[:, -window:].numpy()
-    return reference.snapkv_importance(queries, layer.keys.numpy(), layer.scaling, **options)
-
 
 def snapkv(seed=0):
     layer = layer_with_received(seed)
-    for options in ({}, {"kernel": 1}, {"kernel": 7, "pooling": "max"}, {"gqa": "max"}):
+    for options in ({}, {"kernel": 1}, {"kernel": 7, "pooling": "max"}, {"gqa": "max"}, {"gqa": "sum"}):
         written = "".join(f",{key}={value}" for key, value in options.items())
         wanted = attention_of(layer, **{"kernel": 5, "pooling": "avg", "gqa": "mean", **options})
         np.testing.assert_allclose(scores_of(f"snapkv[window={W}{written}]", layer), wanted, **NEAR)
@@ -64,8 +41,8 @@ def received(seed=0):
     values = layer.received_attention.numpy()
     np.testing.assert_allclose(scores_of(f"h2o[window={W}]", layer), reference.h2o_score(values, 2)[:, :-W], **NEAR)
     np.testing.assert_allclose(scores_of("observed", layer), reference.observed_score(values, 2), **NEAR)
-    largest = values.reshape(2, 3, 29).max(1)
-    np.testing.assert_allclose(scores_of(f"h2o[window={W},gqa=max]", layer), largest[:, :-W], **NEAR)
+    for gqa, merged in {"max": values.reshape(2, 3, 29).max(1), "sum": values.reshape(2, 3, 29).sum(1)}.items():
+        np.testing.assert_allclose(scores_of(f"h2o[window={W},gqa={gqa}]", layer), merged[:, :-W], **NEAR)
 
 
 def key_scores(seed=0):
@@ -77,6 +54,18 @@ def key_scores(seed=0):
         "manifoldkv[block=7]": reference.manifold_score(keys, 7),
     }.items():  # fmt: skip
         np.testing.assert_allclose(scores_of(spec, layer), wanted, **NEAR)
+
+
+def random(seed=0):
+    layer, draws = random_layer(seed), 331
+    masks = [parse_method(f"random[window={W},seed={seed + i}]").select(layer, BUDGET).mask for i in range(draws)]
+    other = parse_method(f"random[window={W},seed={seed}]").select(replace(layer, index=1), BUDGET).mask
+    assert not torch.equal(masks[0], other)
+    assert not torch.equal(masks[0][0], masks[0][1])
+    kept, chance = torch.stack(masks).double().mean(0), (BUDGET - W) / (29 - W)
+    assert (kept[:, -W:] == 1).all()
+    # Each share is that of independent draws: six standard errors around chance.
+    assert ((kept[:, :-W] - chance).abs() < 6 * (chance * (1 - chance) / draws) ** 0.5).all()
 
 
 def streaming(seed=0):
@@ -95,75 +84,38 @@ def oracle(seed=0):
     np.testing.assert_allclose(scores_of("oracle", layer), wanted, **NEAR)
 
 
-def boosters(seed=0):
-    layer = layer_with_received(seed, shift=0.6)  # a negative mean cosine is clamped here, and not by MixKV
-    keys, values = layer.keys.numpy(), layer.values.numpy()
-    attention = attention_of(layer)
-    for options in ({}, {"redundancy": "fixed"}, {"redundancy": "none"}, {"intrinsic": "keys"}, {"intrinsic": "none"}):
-        written = "".join(f",{key}={value}" for key, value in options.items())
-        wanted = reference.mixkv_score(attention, keys, values, W, **options)["F"]
-        np.testing.assert_allclose(scores_of(f"snapkv+mixkv[window={W}{written}]", layer), wanted, **NEAR)
-    pure = {"keydiff": reference.keydiff_booster, "manifold": reference.manifold_booster}
-    for name, wanted in pure.items():
-        np.testing.assert_allclose(scores_of(f"snapkv+{name}[window={W}]", layer), wanted(attention, keys, W), **NEAR)
-
-
-MAPS = ("sigmoid", "sigmoid2", "exp", "inverse", "minmax", "centred")
-READINGS = (
-    {}, {"alpha": 0.3}, {"beta": 0.9},
-    *({"normalisation": kind} for kind in ("clipped", "robust", "zscore", "rank", "softmax")),
-    *({"redundancy_map": kind} for kind in MAPS),
-    *({"redundancy_map": kind, "std": True} for kind in MAPS if kind != "minmax"),
-    {"avg_domain": "candidates"}, {"temperature": 0.7}, {"std": True, "temperature": 0.7},
-    {"value_norm": False}, {"div_scale": "importance"}, {"div_scale": "max"}, {"div_scale": "max", "alpha": 0.3},
-    *(
-        {"std": True, "std_of": kind, "avg_domain": domain, "ddof": ddof}
-        for kind in ("distances", "coordinates", "dimensions") for domain in ("all", "candidates") for ddof in (0, 1)
-    ),
-    {"centroid": "candidates"}, {"centroid": "candidates", "redundancy_map": "minmax"},
-    {"centroid": "candidates", "std": True}, {"norm_domain": "all"}, {"norm_domain": "all", "normalisation": "rank"},
-    *(
-        {"cosine": kind, "alpha": 0.3, "unit_mean": unit}
-        for kind in ("negative", "half", "distance") for unit in (True, False)
-    ),
-    {"unit_mean": False, "normalisation": "softmax", "alpha": 0.3},
-    {"scale_parts": True}, {"scale_parts": True, "div_scale": "max", "alpha": 0.3},
-    {"clamp": "lambda"}, {"clamp": "none", "beta": 0.05}, {"level": "layer"}, {"level": "layer", "std": True},
+MMR = (
+    *({"aggregate": how, "unit": unit} for how in ("max", "mean") for unit in ("mean", "range", "raw")),
+    *({"start": "window", "aggregate": how} for how in ("max", "mean")),
+    *({"corr": "keys", "start": start} for start in ("empty", "window")),
+    {"corr": "keys", "aggregate": "mean"}, {"sigma": "heads"}, {"kernel": 5},
 )  # fmt: skip
+LIKENESS = {"raw": 0.02, "range": -0.8, "mean": -0.8}
 
 
-def ecokv(seed=0):
-    layer = layer_with_received(seed, shift=0.1)
-    keys, values, attention = layer.keys.numpy(), layer.values.numpy(), attention_of(layer)
-    for options in READINGS:
-        written = "".join(f",{k}={str(v).lower()}" for k, v in options.items())
-        naive = {k: "inv" if v == "inverse" else v for k, v in options.items()}
-        wanted = reference.ecokv_score(attention, keys, values, W, **naive)["F"]
-        np.testing.assert_allclose(scores_of(f"snapkv+ecokv[window={W}{written}]", layer), wanted, **NEAR)
-
-
-def ecokv_keys(seed=0):
-    layer = replace(layer_with_received(seed), prerope_keys=random_layer(seed + 7, shift=1.0).keys)
-    wanted = reference.ecokv_score(attention_of(layer), layer.prerope_keys.numpy(), layer.values.numpy(), W)["F"]
-    np.testing.assert_allclose(scores_of(f"snapkv+ecokv[window={W},rope=pre]", layer), wanted, **NEAR)
-    for allocate in ("host", "boosted"):
-        scores = parse_method(f"adakv+ecokv[window={W},allocate={allocate},floor=0.1]").scores(layer)
-        counts = parse_method(f"adakv+ecokv[window={W},allocate={allocate},floor=0.1]").select(layer, BUDGET).counts
-        shared = scores.final if allocate == "boosted" else torch.from_numpy(attention_of(layer))
-        wanted = reference.ada_counts(shared.numpy(), BUDGET - W, 0.1)
-        assert (counts - W).tolist() == list(wanted)
+@cache
+def greedy(seed, number, head):
+    """The naive choice; computed once, for the tests that break the package on purpose."""
+    layer, options = random_layer(seed), MMR[number]
+    queries, keys = layer.window_queries[:, -W:].numpy(), layer.keys.numpy()
+    members = reference.window_attention(queries, keys, layer.scaling).reshape(2, 3, W, 29)[head]
+    n = 29 if options.get("start") == "window" else 26
+    unit = options.get("unit", "mean")
+    order = reference.mmr_order(
+        members.mean(0)[:, :n], BUDGET - W, 0.7, LIKENESS[unit], started=n - 26,
+        aggregate=options.get("aggregate", "max"), unit=unit, keys=keys[head, :n] if "corr" in options else None,
+        members=members if "sigma" in options else None, kernel=options.get("kernel", 1),
+    )  # fmt: skip
+    return sorted([*order, 26, 27, 28])
 
 
 def mmr(seed=0):
     layer = random_layer(seed)
-    rows = window_rows(layer)[..., :-W]
-    for aggregate in ("max", "mean"):
-        for unit, l2 in (("mean", -0.8), ("raw", 0.02)):
-            method = parse_method(f"mmr[window={W},l1=0.7,l2={l2},aggregate={aggregate},unit={unit}]")
-            mask = method.select(layer, BUDGET).mask
-            for head in range(2):
-                order = reference.mmr_order(rows[head], BUDGET - W, 0.7, l2, aggregate=aggregate, unit=unit)
-                assert mask[head].nonzero()[:, 0].tolist() == sorted([*order, 26, 27, 28])
+    for number, options in enumerate(MMR):
+        written = "".join(f",{key}={value}" for key, value in options.items())
+        l2 = LIKENESS[options.get("unit", "mean")]
+        mask = parse_method(f"mmr[window={W},l1=0.7,l2={l2}{written}]").select(layer, BUDGET).mask
+        assert [row.nonzero()[:, 0].tolist() for row in mask] == [greedy(seed, number, head) for head in range(2)]
 
 
 def depth_profiles(seed=0):
@@ -175,14 +127,21 @@ def depth_profiles(seed=0):
 
 
 def retentive(seed=0):
-    layer = random_layer(seed)
+    for entropy in ("received", "given"):
+        for order in ("position", "retention"):
+            retained(random_layer(seed), entropy, order)
+
+
+def retained(layer, entropy, order):
+    """One reading of the memory: what is kept, the state, and the error of the output."""
     budget, weight = 17, 0.3
-    selection = parse_method(f"retentive[window={W},mix={weight}]").select(layer, budget)
+    method = parse_method(f"retentive[window={W},mix={weight},entropy={entropy},order={order}]")
+    selection = method.select(layer, budget)
     judged = HeldOut(layer).judge(selection)
     rows = window_rows(layer)
     for head in range(2):
         keys, values = layer.keys[head].numpy(), layer.values[head].numpy()
-        found = reference.retain(rows[head], keys, values, budget, W, weight)
+        found = reference.retain(rows[head], keys, values, budget, W, weight, entropies=entropy, order=order)
         assert selection.mask[head].nonzero()[:, 0].tolist() == found.kept
         np.testing.assert_allclose(selection.memory.state[head], found.state, **NEAR)
         np.testing.assert_allclose(selection.memory.normaliser[head], found.normaliser, **NEAR)
@@ -221,7 +180,7 @@ def pyramid(seed=0):
         window, beta = int(generator.choice([0, 1, 4, 8])), int(generator.choice([1, 5, 20]))
         layers, tokens = int(generator.choice([1, 2, 3, 7, 28])), window + int(generator.integers(1, 90))
         budget = int(generator.integers(max(window, 1), tokens + 1))
-        for compat in ("exact", "reference", "kvpress"):
+        for compat in ("exact", "reference", "kvcache_factory", "kvpress"):
             found = pyramid_counts(layers, budget, window, tokens, beta, compat).tolist()
             wanted = reference.pyramid_counts(layers, budget - window, tokens - window, beta, compat, window)
             inside = window if compat == "kvpress" else 0
@@ -311,7 +270,7 @@ def visual_heads(seed=0):
 CHECKS = {
     check.__name__: check
     for check in (
-        snapkv, tova, received, key_scores, streaming, oracle, boosters, ecokv, ecokv_keys, mmr, depth_profiles,
+        snapkv, tova, received, key_scores, random, streaming, oracle, boosters, ecokv, ecokv_keys, mmr, depth_profiles,
         retentive, remainder, pyramid, ada, sparse, selection, fidelity, visual_heads,
     )
 }  # fmt: skip

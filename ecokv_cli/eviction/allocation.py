@@ -2,7 +2,7 @@
 
 Budgets here are *free* slots: what is left per KV head once the protected window is kept. ``compat`` chooses the
 rounding: ``exact`` spends the nominal total to the token, ``reference`` repeats the rounding of the published code,
-``kvpress`` that of the kvpress library.
+``kvcache_factory`` and ``kvpress`` that of these libraries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from ecokv_cli.errors import MethodError
 from ecokv_cli.eviction.selection import last_kept, top_mask
 
-Compat = Literal["exact", "reference", "kvpress"]
+Compat = Literal["exact", "reference", "kvcache_factory", "kvpress"]
 
 
 def largest_remainder(shares: torch.Tensor, total: int, cap: int) -> torch.Tensor:
@@ -80,8 +80,9 @@ def pyramid_counts(
         Steepness: the last layer keeps about ``C / beta``.
     compat
         ``exact``: largest remainder, sum L C. ``reference``: integer ``C // beta`` and a floored step, which
-        overspends. ``kvpress``: the ramp is over the whole budget with the window inside, each layer rounded half
-        to even, and flat where the ramp does not fit between window and prompt.
+        overspends. ``kvcache_factory``: the same, but flat where the prompt is shorter than 2C. ``kvpress``: the ramp
+        is over the whole budget with the window inside, each layer rounded half to even, and flat where the ramp does
+        not fit between window and prompt.
 
     Returns
     -------
@@ -103,7 +104,9 @@ def pyramid_counts(
         if not tokens >= high >= low >= window:
             return torch.full((layers,), free).clamp(0, candidates)
         return ((high - depth * ((high - low) / (layers - 1))).round().long() - window).clamp(0, candidates)
-    if compat == "reference":
+    if compat == "kvcache_factory" and tokens < 2 * free:
+        return torch.full((layers,), free).clamp(0, candidates)
+    if compat in ("reference", "kvcache_factory"):
         low, high = free // beta, 2 * free - free // beta
         if high >= candidates:
             low, high = 2 * free - candidates, candidates
@@ -137,9 +140,10 @@ def ada_counts(
     normalise
         Multiply the scores of head h by ``(sum of its top C) / (its sum)`` first; needs scores >= 0.
     compat
-        ``exact``: largest remainder, sum H C. ``reference``: ``round(int(floor C) + (1 - floor) raw_h)`` half to
-        even, which loses slots. ``kvpress``: the ``int(floor budget)`` best of each head are safe, window included,
-        and the highest of all other scores fill up; exact, but another rule.
+        ``exact``: largest remainder, sum H C. ``reference`` and ``kvcache_factory``:
+        ``round(int(floor C) + (1 - floor) raw_h)`` half to even, which loses slots. ``kvpress``: the
+        ``int(floor budget)`` best of each head are safe, window included, and the highest of all other scores fill
+        up; exact, but another rule.
 
     Returns
     -------
@@ -171,7 +175,7 @@ def ada_counts(
         taken = top_mask(scores, torch.full((heads,), pinned, device=scores.device))
         return pinned + _wins(scores.masked_fill(taken, -torch.inf), heads * (free - pinned))
     raw = _wins(scores, heads * free)
-    if compat == "reference":
+    if compat in ("reference", "kvcache_factory"):
         return (raw.double() * (1 - floor) + int(free * floor)).round().long().clamp(0, candidates)
     return largest_remainder(floor * free + (1 - floor) * raw.double(), heads * free, candidates).to(scores.device)
 

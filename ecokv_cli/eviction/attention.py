@@ -36,7 +36,7 @@ def window_attention(
     candidates
         How many leading positions to return.
     gqa
-        ``mean`` or ``max`` over the group of query heads that share a KV head.
+        ``mean``, ``max`` or ``sum`` over the group of query heads that share a KV head.
     seen
         ``[W, W]``, not 0 where a window position sees another; None for causal attention.
 
@@ -54,7 +54,7 @@ def window_attention(
             # A product with ones, which reads the rows faster than a sum over them.
             flat = rows.flatten(1, 2)
             total[heads] += torch.bmm(flat.new_ones(len(flat), 1, flat.shape[1]), flat)[:, 0]
-    return total[:, :candidates].div_(window if gqa == "max" else group * window)
+    return total[:, :candidates].div_(group * window if gqa == "mean" else window)
 
 
 def window_rows(
@@ -72,6 +72,24 @@ def window_rows(
     total = keys.new_zeros(len(keys), queries.shape[1], candidates)
     for heads, rows in _rows(queries, keys, scaling, seen):
         total[heads] += rows.sum(dim=1)[..., :candidates]
+    return total.div_(len(queries) // len(keys))
+
+
+def window_deviation(
+    queries: torch.Tensor, keys: torch.Tensor, scaling: float, *, candidates: int, seen: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Standard deviation of the attention that each candidate receives over the window, averaged over the group.
+
+    ``mean_g std_t softmax_j(scaling <q_{h,g,t}, k_j>)``, of the population; arguments as in `window_attention`.
+
+    Returns
+    -------
+    torch.Tensor
+        ``[H, candidates]`` >= 0.
+    """
+    total = keys.new_zeros(len(keys), candidates)
+    for heads, rows in _rows(queries, keys, scaling, seen):
+        total[heads] += rows[..., :candidates].std(dim=2, correction=0).sum(dim=1)
     return total.div_(len(queries) // len(keys))
 
 

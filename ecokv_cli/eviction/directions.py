@@ -87,3 +87,9 @@ def directions_of(keys: torch.Tensor) -> Directions:
         # Not a matrix-vector product: that rounds a row differently where it stands last in a block.
         torch.sum(torch.mul(rows, direction, out=buffer[:, : rows.shape[1]]), dim=-1, out=cosine)
     return Directions(cosines.mul_(inverse), (lengths == least).sum(-1))
+
+
+def unit_vectors(keys: torch.Tensor) -> torch.Tensor:
+    """Keys ``[H, N, D]`` divided by their lengths; a zero key stays zero."""
+    lengths = torch.linalg.vector_norm(keys.double(), dim=-1, keepdim=True)
+    return (keys / torch.where(lengths > 0, lengths, 1.0)).to(keys.dtype)

@@ -10,27 +10,23 @@ ProfileKind = Literal["constant", "segments", "quadratic"]
 
 
 def greedy_order(
-    rows: torch.Tensor, picks: int, spread: float, likeness: float, *, aggregate: str = "max", unit: str = "mean"
+    values: torch.Tensor, vectors: torch.Tensor, picks: int, weight: torch.Tensor, aggregate: str = "max"
 ) -> torch.Tensor:
-    """Pick positions one by one by ``mu_i + spread * sigma_i + likeness * u * corr(i, S)``.
-
-    mu and sigma are mean and population standard deviation of the attention that position i receives over the
-    window rows; ``corr(i, S)`` is the Pearson correlation of its attention column with those of the chosen set S,
-    their maximum or mean, 0 for the empty set and for constant columns (so for a window of 1).
+    """Pick positions one by one by ``value_i + weight corr(i, S)``, S what was chosen so far.
 
     Parameters
     ----------
-    rows
-        ``[H, W, M]`` window attention, group mean.
+    values
+        ``[H, M]`` of the candidates by themselves.
+    vectors
+        ``[H, W, M + P]`` a vector of each position, whose products are corr; the last P positions are in S from the
+        start. See `standardised`.
     picks
         How many to choose per head.
-    spread, likeness
-        The two coefficients; a negative `likeness` avoids what resembles the chosen (MMR).
+    weight
+        ``[H, 1]``; where negative, what resembles the chosen is avoided (MMR).
     aggregate
-        ``max`` or ``mean`` over S.
-    unit
-        ``mean``: u is the head's mean of mu, so that the coefficient does not depend on the prompt's length;
-        ``raw``: u = 1.
+        ``max`` or ``mean`` of corr over S; 0 for the empty set.
 
     Returns
     -------
@@ -40,31 +36,51 @@ def greedy_order(
 
     Notes
     -----
-    Time O(picks W M) and memory O(W M) per head: columns are standardised once, and each choice costs one product
-    with all of them.
+    Time O(picks W M) and memory O((W + P) M) per head: each choice costs one product with all vectors.
     """
-    mean = rows.mean(dim=1)
-    centred = rows - mean[:, None]
-    sigma = centred.square().mean(dim=1).sqrt()
-    length = centred.norm(dim=1, keepdim=True)
-    rounding = 4 * torch.finfo(rows.dtype).eps * torch.linalg.vector_norm(rows, ord=torch.inf, dim=1, keepdim=True)
-    columns = centred.div_(torch.where(length > rounding, length, torch.inf))
-    base = mean + spread * sigma
-    weight = likeness * (mean.mean(dim=-1, keepdim=True) if unit == "mean" else torch.ones_like(mean[:, :1]))
-    heads = torch.arange(len(rows), device=rows.device)
-    ranks = torch.zeros_like(mean)
-    resemblance = torch.zeros_like(mean)
-    for done in range(min(picks, rows.shape[-1])):
-        value = base + weight * (resemblance / max(done, 1) if aggregate == "mean" else resemblance)
-        best = value.argmax(dim=-1)
+    count = values.shape[1]
+    columns, chosen = vectors[..., :count], vectors[..., count:]
+    heads = torch.arange(len(values), device=values.device)
+    left, ranks = values.clone(), torch.zeros_like(values)
+    before = torch.bmm(chosen.mT, columns)
+    resemblance = torch.zeros_like(values)
+    if before.shape[1]:
+        resemblance = before.amax(dim=1) if aggregate == "max" else before.sum(dim=1)
+    for done in range(min(picks, count)):
+        size = before.shape[1] + done
+        best = (left + weight * (resemblance / max(size, 1) if aggregate == "mean" else resemblance)).argmax(dim=-1)
         ranks[heads, best] = picks - done
-        base[heads, best] = -torch.inf
+        left[heads, best] = -torch.inf
         correlation = torch.bmm(columns[heads, :, best][:, None], columns)[:, 0]
-        if aggregate == "mean" or done == 0:
-            resemblance += correlation
+        if aggregate == "mean" or size == 0:
+            resemblance = resemblance + correlation
         else:
             resemblance = torch.maximum(resemblance, correlation)
     return ranks
+
+
+def standardised(rows: torch.Tensor) -> torch.Tensor:
+    """Columns of ``[H, W, n]`` less their mean and of length 1, so that their products are Pearson correlations.
+
+    A column that is constant to rounding becomes zeros, which correlate with nothing; so do all for W = 1.
+    """
+    centred = rows - rows.mean(dim=1, keepdim=True)
+    length = centred.norm(dim=1, keepdim=True)
+    rounding = 4 * torch.finfo(rows.dtype).eps * torch.linalg.vector_norm(rows, ord=torch.inf, dim=1, keepdim=True)
+    return centred.div_(torch.where(length > rounding, length, torch.inf))
+
+
+def unit_of(mean: torch.Tensor, unit: str) -> torch.Tensor:
+    """What one unit of likeness is worth beside a mean attention ``[H, M]``: ``[H, 1]``.
+
+    ``mean``: the head's mean, so that a coefficient does not depend on the length of the prompt; ``range``: from the
+    least to the largest; ``raw``: 1.
+    """
+    if unit == "mean":
+        return mean.mean(dim=-1, keepdim=True)
+    if unit == "range":
+        return mean.amax(dim=-1, keepdim=True) - mean.amin(dim=-1, keepdim=True)
+    return torch.ones_like(mean[:, :1])
 
 
 def at_depth(values: tuple[float, ...], profile: ProfileKind, layer: int, layers: int) -> float:

@@ -106,7 +106,7 @@ def received_importance(
     average
         False: the sum, in [0, N], which early positions win by being seen more often. True: the mean, in [0, 1].
     gqa
-        ``mean`` or ``max`` over the group.
+        ``mean``, ``max`` or ``sum`` over the group.
     method
         Name for the error message.
 
@@ -125,7 +125,9 @@ def received_importance(
     Sum: H2O, arXiv 2306.14048. Mean: the "observed attention" of the kvpress library.
     """
     grouped = layer.require("received_attention", method).view(layer.kv_heads, -1, layer.tokens)
-    received = grouped.amax(1) if gqa == "max" else grouped.mean(1)
+    received = grouped.amax(1) if gqa == "max" else grouped.sum(1)
+    if gqa == "mean":
+        received = received / grouped.shape[1]
     if average:
         received = received / torch.arange(layer.tokens, 0, -1, device=received.device)
     return received[:, :candidates]

@@ -78,7 +78,7 @@ def test_a_method_is_explained(ecokv, spec):
         for need in kind.needs:
             assert re.search(rf"needs +{need} \(.+\)", out)
         for name, default in vars(kind()).items():
-            ending = rf"\([^()]*, default {re.escape(_written(default))}\) *$"
+            ending = rf"\([^()]*,\s+default\s+{re.escape(_written(default))}\) *$"
             found = re.search(rf"^  {name} +(\S.+?) {ending}", out, re.MULTILINE | re.DOTALL)
             assert found, name
             assert "`" not in found[1]

@@ -31,7 +31,14 @@ OPTIONS = [
     "mmr[aggregate=mean,unit=raw]",
     "mmr[profile=segments,l1=0.5:0.2:0.1,l2=-0.5:0:0.5]",
     "retentive[mix=0]",
+    "mmr[start=window,corr=keys,sigma=heads,kernel=3,unit=range]",
+    "retentive[entropy=given,order=retention]",
+    "snapkv[gqa=sum]",
+    "snapkv+mixkv[redundancy=fixed,intrinsic=keys]",
     "snapkv+ecokv[std=true]",
+    "snapkv+ecokv[std=true,std_of=dimensions,ddof=1]",
+    "snapkv+ecokv[normalisation=rank,norm_domain=all,centroid=candidates,cosine=half,unit_mean=false]",
+    "adakv+ecokv[allocate=boosted,scale_parts=true,div_scale=max,level=layer]",
 ]
 EVERY = [*PLAIN, *BOOSTED, *OPTIONS]
 """Everything that evicts, with exact totals."""

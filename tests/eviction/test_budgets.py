@@ -23,7 +23,10 @@ from ecokv_cli.studies.evict import EvictSettings, evict
 GROUPS = [1, 4, 7, 8]
 repeatable = settings(deadline=None, derandomize=True, database=None)
 PUBLISHED = ["pyramidkv", "adakv", "sparsemm"]
-ROUNDINGS = [*((host, "reference") for host in PUBLISHED), ("pyramidkv", "kvpress"), ("adakv", "kvpress")]
+ROUNDINGS = [
+    *((host, "reference") for host in PUBLISHED),
+    *((host, rule) for host in PUBLISHED[:2] for rule in ("kvcache_factory", "kvpress")),
+]
 
 
 @st.composite

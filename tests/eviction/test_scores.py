@@ -10,10 +10,12 @@ import reference
 import torch
 from builders import random_layer
 
+from ecokv_cli.errors import DumpError, MethodError
 from ecokv_cli.eviction.boosters import EcoKV, MixKV
 from ecokv_cli.eviction.importance import oracle_score, snapkv_importance
 from ecokv_cli.eviction.keyscores import keydiff_score, value_norms
 from ecokv_cli.eviction.layer import Layer
+from ecokv_cli.eviction.method import Scores
 from ecokv_cli.eviction.spec import parse_method
 
 GOLDENS = Path(__file__).parents[1] / "goldens"
@@ -173,3 +175,16 @@ def test_a_stretched_centroid_direction_tells_euclid_from_cosine():
     layer = replace(layer, keys=keys)
     assert (layer.key_distances.argmax(1) == 5).all()
     assert (keydiff_score(layer, 29).argmin(1) == 5).all()
+
+
+def test_negative_scores_are_not_normalised_to_shares():
+    layer = random_layer(shift=0.0)
+    method = parse_method("adakv+ecokv[window=3,allocate=boosted,cosine=negative,alpha=0,beta=0,normalise=true]")
+    ones = torch.ones(2, 26, dtype=torch.float64)
+    with pytest.raises(MethodError, match=r"adakv: normalise=true .* some of these are negative; leave it out"):
+        method.select(layer, 11, Scores(-ones, -ones))
+
+
+def test_the_geometry_of_keys_before_rotary_embedding_needs_them():
+    with pytest.raises(DumpError, match=r"ecokv\[rope=pre\] needs prerope keys, .* dump again with --prerope-keys"):
+        parse_method("snapkv+ecokv[window=3,rope=pre]").select(random_layer(), 11)

@@ -11,10 +11,12 @@ from ecokv_cli.geometry.correlation import rank_correlation
 from ecokv_cli.geometry.redundancy import (
     REDUNDANCY_MAPS,
     euclidean_redundancy,
+    map_redundancy,
     minmax,
     mix_redundancy,
-    std_redundancy,
+    root_mean_square,
 )
+from ecokv_cli.geometry.spread import coordinate_spread
 
 NAMES = {"inverse": "inv"}
 
@@ -39,12 +41,29 @@ def test_a_tighter_cluster_is_more_redundant(kind):
 def test_std_variant_is_the_sigmoid_of_the_rms_distance():
     distances = torch.tensor([[3.0, 4.0]])
     expected = 1 / (1 + math.exp(math.sqrt(12.5) / 2))
-    assert std_redundancy(distances, 4)[0] == pytest.approx(expected, rel=1e-12)
+    assert map_redundancy(root_mean_square(distances), 4)[0] == pytest.approx(expected, rel=1e-12)
+    assert root_mean_square(distances, 1)[0] == pytest.approx(5)
+    assert root_mean_square(distances[:, :1], 1)[0] == pytest.approx(3)
+
+
+@pytest.mark.parametrize("ddof", [0, 1])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+def test_spread_of_the_coordinates_equals_numpy_far_from_the_origin_too(ddof, dtype):
+    vectors = (1e-3 * random_layer().keys + torch.arange(40.0, 45.0)).to(dtype)
+    exact = vectors.double().numpy()
+    of_each = exact.std(axis=1, ddof=ddof).mean(-1)
+    np.testing.assert_allclose(coordinate_spread(vectors, "dimensions", ddof), of_each, rtol=1e-9)
+    together = exact.reshape(2, -1).std(axis=1, ddof=ddof)
+    np.testing.assert_allclose(coordinate_spread(vectors, "coordinates", ddof), together, rtol=1e-9)
+    assert coordinate_spread(vectors[:, :1], "dimensions", ddof).tolist() == [0, 0]
 
 
 def test_negative_cosine_redundancy_counts_as_none():
     mixed = mix_redundancy(torch.tensor([0.4, 0.4]), torch.tensor([-0.2, 0.5]), 0.6)
     np.testing.assert_allclose(mixed, [0.24, 0.44])
+    both = torch.tensor([0.4, 0.1]), torch.tensor([-0.2, -0.5]), 0.6
+    np.testing.assert_allclose(mix_redundancy(*both, "lambda"), [0.16, 0], atol=1e-7)
+    np.testing.assert_allclose(mix_redundancy(*both, "none"), [0.16, -0.14], atol=1e-7)
 
 
 def test_minmax_reaches_both_ends_and_turns_constants_into_zeros():

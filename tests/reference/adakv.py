@@ -31,7 +31,7 @@ def ada_counts(
     if compat == "kvpress":
         return _pruned(s, free, floor, window)
     raw = wins(weighted(s, free) if normalise else s, heads * free)
-    if compat == "reference":
+    if compat in ("reference", "kvcache_factory"):
         return [min(round(won * (1 - floor) + int(free * floor)), candidates) for won in raw]
     f = exact(floor)
     return largest_remainder([f * free + (1 - f) * Fraction(won) for won in raw], heads * free, candidates)

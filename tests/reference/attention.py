@@ -80,7 +80,7 @@ def reduce_attention(
 ) -> Array:
     """Group reduction and pooling order: P [Hq, W, N] -> A [H, M].
 
-    Mean over the W rows per query head, cut to the M candidates, mean or maximum over the group, then pooling over
+    Mean over the W rows per query head, cut to the M candidates, mean, maximum or sum over the group, then pooling over
     the candidates. M = N - `keep_window`, the positions kept without a score; W of them unless given.
     """
     p = array(attention)
@@ -91,6 +91,6 @@ def reduce_attention(
         row = []
         for j in range(candidates):
             per_head = [mean(p[h, t, j] for t in range(window)) for h in range(g * group, (g + 1) * group)]
-            row.append({"mean": mean(per_head), "max": max(per_head)}[gqa])
+            row.append({"mean": mean(per_head), "max": max(per_head), "sum": math.fsum(per_head)}[gqa])
         out[g] = pool(row, kernel, pooling)
     return out

@@ -12,9 +12,12 @@ def pyramid_counts(
 
     With C free slots on average and M candidates hi = 2C - C/beta, at most M; lo = 2C - hi; layer l has hi - l (hi -
     lo) / (L - 1); one layer alone has C. `exact`: that real ramp, rounded by largest remainder to the total L C, cap M.
-    `reference`: `_floored`. `kvpress`: `_with_window`, totals that include the `window`.
+    `reference`: `_floored`. `kvcache_factory`: the same, but C for every layer where N < 2C. `kvpress`:
+    `_with_window`, totals that include the `window`.
     """
-    if compat == "reference":
+    if compat == "kvcache_factory" and candidates + window < 2 * free:
+        return [free] * layers
+    if compat in ("reference", "kvcache_factory"):
         return _floored(layers, free, candidates, int(beta))
     if compat == "kvpress":
         return _with_window(layers, free + window, candidates + window, beta, window)

@@ -41,6 +41,22 @@ def column_entropy(column: ArrayLike) -> float:
     return min(entropy, 1.0)  # rounding must not make the gate 1 - H negative
 
 
+def given_entropy(attention: ArrayLike) -> Array:
+    """For each candidate of [W, M]: mean over the rows of -sum_i r_i log r_i / log M, r the row by its sum, weighted by
+    what each row gives it. One candidate alone, or one that gets nothing: 0."""
+    rows = [[float(x) for x in row] for row in array(attention)]
+    count = len(rows[0])
+    if count == 1:
+        return np.zeros(1)
+    spread = [-math.fsum(x / s * math.log(x / s) for x in row if x > 0) for row in rows for s in [math.fsum(row)]]
+    out = []
+    for j in range(count):
+        got = math.fsum(row[j] for row in rows)
+        weighted = math.fsum(row[j] * e for row, e in zip(rows, spread, strict=True)) / math.log(count)
+        out.append(min(weighted / got, 1.0) if got > 0 else 0.0)
+    return np.array(out)
+
+
 def feature(vector: ArrayLike) -> Array:
     """phi(x) = elu(x) + 1 per coordinate: x + 1 above 0, exp(x) below; always positive."""
     return np.array([x + 1 if x > 0 else math.exp(x) for x in array(vector)])
@@ -52,20 +68,30 @@ def state_tokens(key_size: int, value_size: int) -> int:
 
 
 def retain(
-    attention: ArrayLike, keys: ArrayLike, values: ArrayLike, budget: int, window: int, weight: float
+    attention: ArrayLike,
+    keys: ArrayLike,
+    values: ArrayLike,
+    budget: int,
+    window: int,
+    weight: float,
+    *,
+    entropies: str = "received",
+    order: str = "position",
 ) -> Retained:
     """Select and compress one KV head, from its window attention [W, M or more] (mean over its group, no pooling).
 
     alpha_j = mean over the rows, H_j = entropy of the column, R = l minmax(alpha) + (1 - l) minmax(H) on the M = N -
     `window` candidates. The budget pays for the window, the state and the best of R. Each evicted candidate, in rising
     position: S <- H_j S + (1 - H_j) phi(k_j)^T v_j and z <- H_j z + (1 - H_j) phi(k_j). g = sum of their alpha.
-    N <= budget evicts nothing.
+    N <= budget evicts nothing. `entropies="given"`: H by `given_entropy`. `order="retention"`: evicted in rising R.
     """
     k, v = array(keys), array(values)
     tokens, candidates = len(k), len(k) - window
     columns = array(attention).T[:candidates]
     alpha = np.array([mean(column) for column in columns])
     entropy = np.array([column_entropy(column) for column in columns])
+    if entropies == "given":
+        entropy = given_entropy(columns.T)
     score = weight * minmax(alpha) + (1 - weight) * minmax(entropy)
     free = candidates if tokens <= budget else budget - window - state_tokens(k.shape[1], v.shape[1])
     if free < 0:
@@ -73,6 +99,8 @@ def retain(
     stay = set(best_first(score)[:free])
     state, normaliser = np.zeros((k.shape[1], v.shape[1])), np.zeros(k.shape[1])
     evicted = [j for j in range(candidates) if j not in stay]
+    if order == "retention":
+        evicted.sort(key=lambda j: (score[j], j))
     for j in evicted:
         state = entropy[j] * state + (1 - entropy[j]) * np.outer(feature(k[j]), v[j])
         normaliser = entropy[j] * normaliser + (1 - entropy[j]) * feature(k[j])

@@ -24,10 +24,10 @@ class Allocating(SnapKV):
     Attributes
     ----------
     compat
-        ``exact`` totals, or the rounding of the ``reference`` code or of ``kvpress``.
+        ``exact`` totals, or the rounding of the ``reference`` code, of ``kvcache_factory`` or of ``kvpress``.
     """
 
-    compat: Literal["exact", "reference", "kvpress"] = "exact"
+    compat: Literal["exact", "reference", "kvcache_factory", "kvpress"] = "exact"
 
     @property
     def exact(self) -> Allocating:
@@ -44,7 +44,8 @@ class PyramidKV(Allocating):
     beta
         Steepness: the last layer keeps about ``C / beta`` candidates.
     compat
-        ``exact`` totals, or the rounding of the ``reference`` code or of ``kvpress``; see `pyramid_counts`.
+        ``exact`` totals, or the rounding of the ``reference`` code, of ``kvcache_factory`` (which has no ramp where
+        the prompt is shorter than 2C) or of ``kvpress``; see `pyramid_counts`.
     kernel, pooling, gqa
         As in snapkv.
     """
@@ -88,8 +89,8 @@ class AdaKV(Allocating):
     normalise
         Weigh each head by the share of its attention that its top C hold, before heads are compared.
     compat
-        ``exact`` totals, the rounding of the ``reference`` code, or the safeguard rule of ``kvpress``; see
-        `ada_counts`.
+        ``exact`` totals, the rounding of the ``reference`` code (``kvcache_factory`` has the same), or the safeguard
+        rule of ``kvpress``; see `ada_counts`.
     kernel, pooling, gqa
         As in snapkv.
     """
@@ -147,7 +148,8 @@ class SparseMM(Allocating):
     floor
         Share of the budget that every head gets in any case.
     compat
-        ``exact`` totals or the rounding of the ``reference`` code (there is no kvpress one); see `sparse_counts`.
+        ``exact`` totals or the rounding of the ``reference`` code; kvcache_factory and kvpress have no such rule; see
+        `sparse_counts`.
     kernel, pooling, gqa
         As in snapkv.
     """
@@ -166,8 +168,10 @@ class SparseMM(Allocating):
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_share("sparsemm", self.floor)
-        if self.compat == "kvpress":
-            raise MethodError("sparsemm: compat=kvpress does not exist, kvpress has no such rule; exact or reference")
+        if self.compat in ("kvcache_factory", "kvpress"):
+            raise MethodError(
+                f"sparsemm: compat={self.compat} does not exist, {self.compat} has no such rule; exact or reference"
+            )
 
     def counts(self, asked: Candidates, budget: int, keep: int, scores: torch.Tensor) -> torch.Tensor:
         """The layer's row of `sparse_counts`."""

@@ -33,12 +33,13 @@ class SnapKV(AttentionHost):
     pooling
         ``avg`` or ``max``.
     gqa
-        How the query heads of a group are merged: ``mean`` or ``max``, before pooling.
+        How the query heads of a group are merged, before pooling: ``mean``, ``max``, or ``sum``, which ranks as the
+        mean does.
     """
 
     kernel: int = 5
     pooling: Literal["avg", "max"] = "avg"
-    gqa: Literal["mean", "max"] = "mean"
+    gqa: Literal["mean", "max", "sum"] = "mean"
 
     default_window: ClassVar[int] = 32
     formula: ClassVar[str] = "A[h, j] = pool_kernel(mean_g mean_t softmax(q_t k_j)); keep the window and the top B - W"
@@ -92,10 +93,10 @@ class H2O(AttentionHost):
     Attributes
     ----------
     gqa
-        How the query heads of a group are merged: ``mean`` or ``max``.
+        How the query heads of a group are merged: ``mean``, ``max``, or ``sum``, which ranks as the mean does.
     """
 
-    gqa: Literal["mean", "max"] = "mean"
+    gqa: Literal["mean", "max", "sum"] = "mean"
 
     default_window: ClassVar[int] = 32
     formula: ClassVar[str] = (
@@ -119,10 +120,10 @@ class Observed(AttentionHost):
     Attributes
     ----------
     gqa
-        How the query heads of a group are merged: ``mean`` or ``max``.
+        How the query heads of a group are merged: ``mean``, ``max``, or ``sum``, which ranks as the mean does.
     """
 
-    gqa: Literal["mean", "max"] = "mean"
+    gqa: Literal["mean", "max", "sum"] = "mean"
 
     formula: ClassVar[str] = "s[j] = reduce_g (1 / (N - j)) sum_{t >= j} P[t, j]; keep the top B"
     needs: ClassVar[tuple[str, ...]] = ("keys", "received_attention")

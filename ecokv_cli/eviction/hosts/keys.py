@@ -18,7 +18,9 @@ class KeyNorm(Host):
 
     formula: ClassVar[str] = "s[j] = -||k_j||; keep the top B"
     source: ClassVar[str] = "L2-norm eviction, arXiv 2406.11430"
-    deviations: ClassVar[str] = "every layer is compressed; the authors leave the first two alone"
+    deviations: ClassVar[str] = (
+        "every layer is compressed; the authors leave the first two alone, as route[0-1=full,2-=knorm] does"
+    )
 
     def score(self, asked: Candidates) -> torch.Tensor:
         """Minus `key_norms`."""
