@@ -96,13 +96,17 @@ def test_normalisations_by_hand():
     close(reference.normalise([0, 1, 2, 3, 100], "robust"), [sig(-1), sig(-0.5), 0.5, sig(0.5), sig(49)])
     # Median 3, quartiles 1.75 and 5 (real indices 0.75 and 2.25).
     close(reference.normalise([8, 1, 4, 2], "robust"), [sig(x / 3.25) for x in (5, -2, 1, -1)])
+    # Mean 4, variance 6.
+    close(reference.normalise([2, 2, 8, 4], "zscore"), [x / 6**0.5 for x in (0, 0, 6, 2)])
+    close(reference.normalise([2, 2, 8, 4], "rank"), [1 / 6, 1 / 6, 1, 2 / 3])
+    close(reference.normalise([0, math.log(3)], "softmax"), [0.25, 0.75])
 
 
 def test_normalisations_of_rows_without_spread():
     close(reference.normalise([5, 5, 9, 5, 5], "robust"), [0, 0, 1, 0, 0])  # IQR 0: min-max
     # An IQR that is rounding noise counts as 0.
     close(reference.normalise([0.3, 0.1 + 0.2, 0.9, 0.3, 0.3], "robust"), [0, 0, 1, 0, 0])
-    for kind in ("minmax", "clipped", "robust"):
+    for kind in ("minmax", "clipped", "robust", "zscore", "rank", "softmax"):
         assert reference.normalise([0.7] * 5, kind).tolist() == [0] * 5
         assert reference.normalise([0, 1e-16, 2e-16, 3e-16, 1e-16], kind, scale=1.0).tolist() == [0] * 5
 

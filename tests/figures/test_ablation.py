@@ -96,7 +96,7 @@ def test_variants_stand_beside_their_differences():
     assert np.isnan(marks[0])
     assert marks[1:] == pytest.approx(table.numbers("difference"))
     assert [label.get_text() for label in left.get_yticklabels()] == [
-        "sigmoid", "sigmoid2", "exp", "inverse", "minmax"
+        "sigmoid", "sigmoid2", "exp", "inverse", "minmax", "centred"
     ]  # fmt: skip
 
 

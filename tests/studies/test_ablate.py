@@ -158,7 +158,8 @@ def test_every_experiment_has_the_arms_it_says():
     assert "snapkv+ecokv" in names["grid"]
     assert "snapkv+ecokv[alpha=0.2,beta=1.0]" in names["grid"]
     assert names["normalisation"] == [
-        "snapkv+ecokv", "snapkv+ecokv[normalisation=clipped]", "snapkv+ecokv[normalisation=robust]"
+        "snapkv+ecokv",
+        *(f"snapkv+ecokv[normalisation={kind}]" for kind in ("clipped", "robust", "zscore", "rank", "softmax")),
     ]  # fmt: skip
     assert names["std"] == [
         "snapkv+ecokv", "snapkv+ecokv[std=true]", "snapkv+ecokv[std=true,temperature=4.0]",
@@ -166,7 +167,8 @@ def test_every_experiment_has_the_arms_it_says():
     ]  # fmt: skip
     assert names["averaging"] == ["snapkv+ecokv", "snapkv+ecokv[avg_domain=candidates]"]
     assert names["redundancy-map"] == [
-        "snapkv+ecokv", *(f"snapkv+ecokv[redundancy_map={kind}]" for kind in ("sigmoid2", "exp", "inverse", "minmax"))
+        "snapkv+ecokv",
+        *(f"snapkv+ecokv[redundancy_map={kind}]" for kind in ("sigmoid2", "exp", "inverse", "minmax", "centred")),
     ]  # fmt: skip
 
 
