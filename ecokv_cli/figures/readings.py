@@ -160,11 +160,16 @@ def lambda_by_map(redundancy: Table, geometry: Table, width: str | float = "doub
 
 
 def _own_map(redundancy: Table, geometry: Table) -> str:
-    """The map of the analysed method: the one whose Euclidean redundancy the geometry table has."""
-    where = {name: geometry.rows[0][name] for name in ("sample", "layer", "kv_head")}
-    own = geometry.where(**where, tensor="keys").numbers("r_euc")
-    rows = [row for row in redundancy.where(**where, tensor="keys") if row["r_euc"] is not None]
-    return str(min(rows, key=lambda row: abs(float(str(row["r_euc"])) - own[0]) if own else 0.0)["map"])
+    """The map of the analysed method: the one whose Euclidean redundancy comes closest to the geometry table's."""
+    sample = geometry.rows[0]["sample"]
+    own = geometry.where(sample=sample, tensor="keys").numbers("r_euc")
+    rows = redundancy.where(sample=sample, tensor="keys")
+
+    def off(reading: tuple[str, str]) -> float:
+        found = rows.where(map=reading[0], domain=reading[1]).numbers("r_euc")
+        return sum(abs(a - b) for a, b in zip(own, found, strict=False))
+
+    return min(((kind, domain) for kind in names(rows, "map") for domain in names(rows, "domain")), key=off)[0]
 
 
 def _one_digit(cells: Array) -> float:
