@@ -77,6 +77,7 @@ def evict_step(
     from ecokv_cli.studies.evict import EvictSettings
     from ecokv_cli.studies.many import Handling, evict_many, keep_masks
     from ecokv_cli.studies.statistics import over_samples
+    from ecokv_cli.studies.wide import Summary
 
     require_free(run, "eviction", force=force)
     chosen = choose_layers(layers, samples[0])
@@ -123,7 +124,10 @@ def evict_step(
         drawings = draw_eviction(result, left, figures.width, figures.names["eviction"])
         summed = over_samples(per_method, ("model", "budget", "method", "window"), SUMMARY, seed)
         overview = per_method if len(found.results) == 1 else summed
-        findings = Findings("eviction", found.results, overview, described, drawings, [summed], found.failed)
+        findings = Findings(
+            "eviction", found.results, overview, described, drawings, summaries=[Summary(summed, (SUMMARY,))],
+            failed=found.failed,
+        )  # fmt: skip
         summary = keep(
             run, samples, findings, figures, force=force, finished=parts,
             extra=lambda folder: keep_masks(found, folder),
