@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     Sets = tuple[tuple[str, ...], ...]
 
 GEOMETRY: Sets = (
-    ("cos_mean", "cos_mean_no_sinks", "cos_std"),
+    ("cos_mean", "cos_mean_no_sinks", "cos_std", "dist_per_norm"),
     ("cos_q05", "cos_q25", "cos_q50", "cos_q75", "cos_q95"),
-    ("dist_mean", "dist_mean_no_sinks", "dist_rms", "dist_max", "dist_per_norm"),
+    ("dist_mean", "dist_mean_no_sinks", "dist_rms", "dist_max"),
     ("norm_mean", "norm_std", "norm_min", "norm_max"),
     ("pca_1", "pca_2", "pca_3", "pca_4", "pca_5"),
     ("effective_rank", "participation_ratio", "participation_ratio_no_sinks"),
