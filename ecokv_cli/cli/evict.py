@@ -43,6 +43,8 @@ ecokv evict -b 64 --method snapkv --method "snapkv+ecokv[window=4,alpha=0.5]"
 """
 
 
+# Beside the names of methods there is room for three intervals.
+_SETS = (("mass", "output_error", "output_cosine"), ("kept", "oracle_overlap"))
 SUMMARY = ("kept", "mass", "output_error", "output_cosine", "oracle_overlap")
 """Measures that are summarised over samples."""
 
@@ -124,10 +126,10 @@ def evict_step(
         drawings = draw_eviction(result, left, figures.width, figures.names["eviction"])
         summed = over_samples(per_method, ("model", "budget", "method", "window"), SUMMARY, seed)
         overview = per_method if len(found.results) == 1 else summed
+        over_all = Summary(summed, _SETS, ("model", "budget"))
         findings = Findings(
-            "eviction", found.results, overview, described, drawings, summaries=[Summary(summed, (SUMMARY,))],
-            failed=found.failed,
-        )  # fmt: skip
+            "eviction", found.results, overview, described, drawings, summaries=[over_all], failed=found.failed
+        )
         summary = keep(
             run, samples, findings, figures, force=force, finished=parts,
             extra=lambda folder: keep_masks(found, folder),
