@@ -72,10 +72,10 @@ def analyze_step(
     from ecokv_cli.engines.workers import LocalEngine, Tell, nothing
     from ecokv_cli.eviction.spec import parse_single
     from ecokv_cli.figures.gallery import draw_analysis, undrawn
+    from ecokv_cli.figures.overview import summaries
     from ecokv_cli.figures.reduction import reduce_analysis
     from ecokv_cli.studies.analyze import AnalyzeSettings
     from ecokv_cli.studies.many import Handling, analyze_many
-    from ecokv_cli.studies.statistics import over_samples
 
     require_free(run, "analysis", force=force)
     chosen = choose_layers(layers, samples[0])
@@ -106,9 +106,11 @@ def analyze_step(
         progress("figures", 0, 1)
         result, per_layer = reduce_analysis(found.results, SUMMARY)
         drawings = draw_analysis(result, figures.width, figures.names["analysis"])
-        summed = over_samples(per_layer, ("model", "layer"), SUMMARY, seed)
-        overview = per_layer if len(found.results) == 1 else summed
-        findings = Findings("analysis", found.results, overview, described, drawings, [summed], found.failed)
+        summed = summaries(result, per_layer, SUMMARY, seed)
+        overview = per_layer if len(found.results) == 1 else summed[0].table
+        findings = Findings(
+            "analysis", found.results, overview, described, drawings, summaries=summed, failed=found.failed
+        )
         summary = keep(run, samples, findings, figures, force=force, finished=parts)
     if found.reused:
         screen.note(f"{found.reused} of {len(samples)} samples were analysed already")
@@ -117,7 +119,7 @@ def analyze_step(
             screen.note(line)
     shown = ("layer", "cos_mean", "dist_mean", "effective_rank", "r_euc", "lambda_ecokv", "lambda_mixkv", "spearman")
     titles = ("layer", "cos", "dist", "eff. rank", "r_euc", "λ ecokv", "λ mixkv", "ρ imp-div")
-    screen.show(table(*averaged(per_layer, summed, ("layer",), shown[1:], titles)))
+    screen.show(table(*averaged(per_layer, summed[0].table, ("layer",), shown[1:], titles)))
     return {**summary, "failed": found.failed}
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ecokv_cli.figures.drawing import Drawing
     from ecokv_cli.studies.results import Tabular
     from ecokv_cli.studies.tables import Table
+    from ecokv_cli.studies.wide import Summary
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Findings:
     """What a study hands over to be written.
 
     Results with tables, one or one per sample; the table that sums them up, settings, drawings, tables that are also
-    wanted as Markdown and LaTeX, and the samples that were left out, with the reason.
+    wanted as Markdown and LaTeX, means over samples, and the samples that were left out, with the reason.
     """
 
     kind: str
@@ -58,6 +59,7 @@ class Findings:
     settings: dict[str, Any]
     drawings: Sequence[Drawing]
     typeset: Sequence[Table] = ()
+    summaries: Sequence[Summary] = ()
     failed: dict[str, str] = field(default_factory=dict)
 
 
@@ -81,15 +83,18 @@ def keep(
     from ecokv_cli.figures.run_report import write_run_report
     from ecokv_cli.studies.results import summarise, write_results, write_tables
     from ecokv_cli.studies.typeset import write_typeset
+    from ecokv_cli.studies.wide import write_wide
 
     summary = summarise(samples, command_line(), versions(), findings.settings, findings.overview)
     summary["failed"] = findings.failed
     folder = run.folder / findings.kind
     with fresh_folder(folder, force=force) as partial:
         write_tables(partial, findings.results)
-        write_results(partial, findings.typeset, summary)
+        write_results(partial, [*findings.typeset, *(each.table for each in findings.summaries)], summary)
         for table in findings.typeset:
             write_typeset(partial, table, table.columns)
+        for each in findings.summaries:
+            write_wide(partial, each)
         save_drawings(partial / "figures", findings.drawings, figures.formats)
         extra(partial)
     if finished:

@@ -43,6 +43,8 @@ ecokv evict -b 64 --method snapkv --method "snapkv+ecokv[window=4,alpha=0.5]"
 """
 
 
+# Beside the names of methods there is room for three intervals.
+_SETS = (("mass", "output_error", "output_cosine"), ("kept", "oracle_overlap"))
 SUMMARY = ("kept", "mass", "output_error", "output_cosine", "oracle_overlap")
 """Measures that are summarised over samples."""
 
@@ -77,6 +79,7 @@ def evict_step(
     from ecokv_cli.studies.evict import EvictSettings
     from ecokv_cli.studies.many import Handling, evict_many, keep_masks
     from ecokv_cli.studies.statistics import over_samples
+    from ecokv_cli.studies.wide import Summary
 
     require_free(run, "eviction", force=force)
     chosen = choose_layers(layers, samples[0])
@@ -123,7 +126,10 @@ def evict_step(
         drawings = draw_eviction(result, left, figures.width, figures.names["eviction"])
         summed = over_samples(per_method, ("model", "budget", "method", "window"), SUMMARY, seed)
         overview = per_method if len(found.results) == 1 else summed
-        findings = Findings("eviction", found.results, overview, described, drawings, [summed], found.failed)
+        over_all = Summary(summed, _SETS, ("model", "budget"))
+        findings = Findings(
+            "eviction", found.results, overview, described, drawings, summaries=[over_all], failed=found.failed
+        )
         summary = keep(
             run, samples, findings, figures, force=force, finished=parts,
             extra=lambda folder: keep_masks(found, folder),

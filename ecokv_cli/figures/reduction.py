@@ -6,10 +6,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from ecokv_cli.figures.cosines import QUANTILES, with_quantiles
 from ecokv_cli.figures.gallery import SAMPLES
+from ecokv_cli.figures.overview import GEOMETRY, REDUNDANCY, REGIONS, ROLES, SINKS, flat
 from ecokv_cli.figures.recency import BINS, in_bins, recent
 from ecokv_cli.figures.redundancy import correlated
-from ecokv_cli.figures.regions import counted_images
+from ecokv_cli.figures.regions import PART, averaged_images
 from ecokv_cli.figures.roles import with_ratio
 from ecokv_cli.studies.reduced import Reducer, Reduction
 
@@ -29,9 +31,10 @@ WITH_SINKS = 50
 _MEANS = (
     "cos_mean", "cos_mean_no_sinks", "dist_mean", "dist_per_norm", "norm_mean", "norm_std", "norm_min", "norm_max",
     "pca_1", "effective_rank", "participation_ratio", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std", "spearman",
+    "spearman_n", "zero_keys",
 )  # fmt: skip
-_REDUNDANCY = ("r_cos", "r_euc", "lambda_ecokv", "lambda_mixkv", "lambda_std")
-_ROLES = ("variance_ratio", "token_share", "cos_within", "cos_rest")
+"""What figures of the geometry show of single heads."""
+
 _FIDELITY = ("mass", "output_error", "output_cosine")
 _FIRST = Reduction(first=SAMPLES)
 
@@ -54,22 +57,22 @@ def reduce_analysis(results: Sequence[Analysis], measures: Sequence[str]) -> tup
     if len(results) == 1:
         return results[0], results[0].layers
     layers = Reduction(level=("model", "layer"), series=tuple(measures))
-    geometry = _over_layers("tensor", numbers=_MEANS)
+    geometry = _over_layers("tensor", numbers=(*flat(GEOMETRY), "sinks"))
     return _reduced(
         results,
         ("layers", layers),
         {
-            "geometry": replace(geometry, means=(*_MEANS, "zero_keys", "spearman_n"), prepare=correlated),
-            "redundancy": _over_layers("tensor", "domain", "map", numbers=_REDUNDANCY),
-            "roles": replace(_over_layers("tensor", "role", numbers=_ROLES), prepare=with_ratio),
+            "geometry": replace(geometry, means=_MEANS, prepare=correlated),
+            "redundancy": _over_layers("tensor", "domain", "map", numbers=flat(REDUNDANCY)),
+            "roles": replace(_over_layers("tensor", "role", numbers=flat(ROLES)), prepare=with_ratio),
             "regions": Reduction(
-                cells=("tensor", "layer", "region_row", "region_col"), level=("tensor",),
-                means=("dist_relative", "cos_to_mean"), series=("images",), prepare=counted_images,
+                cells=PART, level=("model", *PART), means=flat(REGIONS), series=(*flat(REGIONS), "images"),
+                prepare=averaged_images,
             ),
-            "sinks": Reduction(first=WITH_SINKS),
+            "sinks": Reduction(level=("model", "layer"), series=flat(SINKS), first=WITH_SINKS),
             "histogram": Reduction(
-                cells=("tensor", "layer", "kv_head", "bin_low", "bin_high"), level=("tensor",),
-                means=("share", "pairs", "exact"),
+                cells=("tensor", "layer", "kv_head", "bin_low", "bin_high"), level=("tensor", "layer"),
+                means=("share", "pairs", "exact"), series=tuple(QUANTILES), prepare=with_quantiles,
             ),
             "pca": _FIRST,
         },
@@ -117,7 +120,7 @@ def reduce_eviction(results: Sequence[Eviction], measures: Sequence[str], longes
 
 def _over_layers(*groups: str, numbers: tuple[str, ...]) -> Reduction:
     """What `profiles.profile` needs: every head as a mean over samples, and every sample as a mean over heads."""
-    return Reduction((*groups, "layer", "kv_head"), (*groups, "layer"), numbers, numbers)
+    return Reduction((*groups, "layer", "kv_head"), ("model", *groups, "layer"), numbers, numbers)
 
 
 def _reduced(

@@ -9,7 +9,16 @@ from matplotlib.lines import Line2D
 
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import counted, legend_above, letter, listed, log_axis, ordered
-from ecokv_cli.figures.profiles import TENSORS, Stroke, draw_line, label_panels, layer_panels, profile
+from ecokv_cli.figures.profiles import (
+    TENSORS,
+    Stroke,
+    add_profile,
+    draw_profile,
+    label_panels,
+    layer_panels,
+    profile,
+    profile_table,
+)
 from ecokv_cli.figures.roles import MARKS, present_roles
 from ecokv_cli.figures.style import INK, inches
 from ecokv_cli.studies.reduced import Reduced
@@ -18,7 +27,10 @@ from ecokv_cli.studies.tables import Table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+    from ecokv_cli.figures.profiles import Profile
+
 _WITHOUT = Stroke(INK, (0, (1, 1)), "")
+_COSINES = {"cos_mean": TENSORS["keys"], "cos_mean_no_sinks": _WITHOUT}
 _NAMED = 3
 """Sinks that a caption names."""
 
@@ -50,9 +62,9 @@ def sinks_by_layer(sinks: Table, geometry: Table, width: str | float = "double")
     for ax, (column, label) in zip(panels, measures.items(), strict=False):
         _points(ax, sinks, column, layers)
         ax.set_ylabel(label)
-    with_sinks, without = (profile(keys, column) for column in ("cos_mean", "cos_mean_no_sinks"))
-    draw_line(panels[2], with_sinks.mean, TENSORS["keys"])
-    draw_line(panels[2], without.mean, _WITHOUT)
+    found = {column: profile(keys, column) for column in _COSINES}
+    for column, stroke in _COSINES.items():
+        draw_profile(panels[2], found[column], stroke, spread=False)
     panels[2].set_ylabel("mean cosine of keys")
     for ax in panels:
         ax.set_xlim(-0.5, len(layers) - 0.5)
@@ -62,21 +74,32 @@ def sinks_by_layer(sinks: Table, geometry: Table, width: str | float = "double")
     handles = [*(MARKS[role].handle for role in present), TENSORS["keys"].handle]
     handles.append(Line2D([], [], color=INK, linestyle=_WITHOUT.dash))
     legend_above(figure, handles, [*present, "all positions", "without sinks"])
-    columns = ("sample", "layer", "position", "token", "role", "reason", "attention", "key_norm_relative")
-    data = Table("sinks_by_layer", columns, [{c: row[c] for c in columns} for row in sinks])
+    data = _data(sinks, found)
     samples = len(keys.distinct("sample"))
     of, shown = f" of {samples:,} samples" if samples > 1 else "", samples
     if isinstance(sinks, Reduced) and sinks.first < len(sinks.samples):
         of, shown = f" of the first {sinks.first:,} samples with sinks, {samples:,} in all", sinks.first
+    bands = " (bands: 95 % bootstrap intervals over samples)" if samples > 1 else ""
     caption = (
-        f"Attention sinks, one mark per sink and layer{of}: (a) "
-        "attention from the observation window over what an even spread would give, (b) key norm over the median of "
-        "the head, both means over KV heads on logarithmic axes; (c) mean cosine of keys with and without the sinks. A "
-        "position is flagged if in most heads it draws more than ten times its even share, or if its norm is an "
+        f"Attention sinks, one mark per sink and layer{of}: (a) attention from the observation window over what an "
+        "even spread would give, (b) key norm over the median of the head, both means over KV heads on logarithmic "
+        f"axes; (c) mean cosine of keys with and without the sinks{bands}. A position is flagged if in most heads it "
+        "draws more than ten times its even share, or if its norm is an "
         f"outlier; nothing is removed elsewhere. Most often: {_most_often(sinks, len(layers) * shown)}. Lines apart "
         "in (c) mean that a few positions decide the statistics of that layer."
     )
     return Drawing("sinks_by_layer", "Attention sinks by layer", figure, data, caption)
+
+
+def _data(sinks: Table, lines: dict[str, Profile]) -> Table:
+    """The sinks, and below them the lines, which `measure` names."""
+    marks = ("sample", "position", "token", "role", "reason", "attention", "key_norm_relative")
+    data = profile_table("sinks_by_layer", *marks)
+    for row in sinks:
+        data.rows.append(dict.fromkeys(data.columns) | {column: row[column] for column in (*marks, "layer")})
+    for measure, line in lines.items():
+        add_profile(data, line, measure=measure, **dict.fromkeys(marks))
+    return data
 
 
 def _points(ax: Axes, sinks: Table, column: str, layers: list[int]) -> None:

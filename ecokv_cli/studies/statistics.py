@@ -10,11 +10,11 @@ from scipy import stats
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     import numpy.typing as npt
 
-    from ecokv_cli.studies.tables import Key
+    from ecokv_cli.studies.tables import Key, Value
 
 RESAMPLES = 2000
 LEVEL = 0.95
@@ -79,19 +79,41 @@ def over_samples(table: Table, by: Sequence[str], columns: Sequence[str], seed: 
     """
     result = Table(f"{table.name}_over_samples", (*by, "measure", "mean", "low", "high", "n"))
     for column in columns:
-        groups = {key: means[np.isfinite(means)] for key, means in table.by_sample(by, column).items()}
-        ends: dict[Key, npt.NDArray[np.float64]] = {}
-        for size in sorted({len(numbers) for numbers in groups.values()}):
-            same = [key for key, numbers in groups.items() if len(numbers) == size]
-            intervals = mean_intervals(np.array([groups[key] for key in same]), seed)
-            ends |= dict(zip(same, intervals, strict=True))
-        for key, numbers in groups.items():
-            low, high = (float(end) for end in ends[key])
-            result.add(
-                **dict(zip(by, key, strict=True)), measure=column, mean=float(np.mean(numbers)), low=low, high=high,
-                n=len(numbers),
-            )  # fmt: skip
+        for key, found in means_over_samples(table.by_sample(by, column), seed).items():
+            result.add(**dict(zip(by, key, strict=True)), measure=column, **found)
     return result
+
+
+def means_over_samples(groups: Mapping[Key, npt.NDArray[np.float64]], seed: int = 0) -> dict[Key, dict[str, Value]]:
+    """Mean of the numbers of each group over samples, with its interval.
+
+    Parameters
+    ----------
+    groups
+        A number per sample, NaN where a sample has none, as `Table.by_sample` gives; at least one is defined.
+    seed
+        Seed of the resampling.
+
+    Returns
+    -------
+    dict
+        Per group `mean`, `low`, `high` and `n` as in `over_samples`.
+    """
+    defined = {key: numbers[np.isfinite(numbers)] for key, numbers in groups.items()}
+    ends: dict[Key, npt.NDArray[np.float64]] = {}
+    for size in sorted({len(numbers) for numbers in defined.values()}):
+        same = [key for key, numbers in defined.items() if len(numbers) == size]
+        intervals = mean_intervals(np.array([defined[key] for key in same]), seed)
+        ends |= dict(zip(same, intervals, strict=True))
+    return {
+        key: {
+            "mean": float(np.mean(numbers)),
+            "low": float(ends[key][0]),
+            "high": float(ends[key][1]),
+            "n": len(numbers),
+        }
+        for key, numbers in defined.items()
+    }
 
 
 def paired_p_value(differences: npt.NDArray[np.float64], seed: int = 0) -> float | None:

@@ -14,6 +14,13 @@ if TYPE_CHECKING:
 Cells = frozenset[tuple[int, str]]
 """Cells of a table, by the number of the row and the name of the column."""
 
+
+class Numbers(str):
+    """A text of numbers, such as a mean with its interval; columns of them are set to the right as numbers are."""
+
+    __slots__ = ()
+
+
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -29,8 +36,8 @@ def markdown(table: Table, columns: Sequence[str], bold: Cells = frozenset()) ->
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def latex(table: Table, columns: Sequence[str], bold: Cells = frozenset()) -> str:
-    """A LaTeX tabular of the given columns, for the package booktabs; as `markdown`."""
+def latex(table: Table, columns: Sequence[str], bold: Cells = frozenset(), title: str = "") -> str:
+    """A LaTeX tabular of the given columns, for the package booktabs; as `markdown`, with a title as its first line."""
     numeric = _numeric(table, columns)
     spec = "".join("r" if right else "l" for right in numeric)
     head = " & ".join(_escaped(c) for c in columns)
@@ -43,6 +50,7 @@ def latex(table: Table, columns: Sequence[str], bold: Cells = frozenset()) -> st
         [
             rf"\begin{{tabular}}{{{spec}}}",
             r"\toprule",
+            *([rf"\multicolumn{{{len(columns)}}}{{l}}{{{_escaped(title)}}} \\"] if title else []),
             rf"{head} \\",
             r"\midrule",
             *body,
@@ -67,7 +75,7 @@ def rounded(value: float) -> str:
 
 
 def _numeric(table: Table, columns: Sequence[str]) -> list[bool]:
-    return [all(isinstance(row[c], int | float | None) for row in table) for c in columns]
+    return [all(isinstance(row[c], int | float | Numbers | None) for row in table) for c in columns]
 
 
 def _number(value: Value, column: str) -> str:

@@ -19,8 +19,10 @@ COMMANDS = {
     "run/evaluation/explain/page-0000": (*DOCQA, "--explain", "page-0000"),
     "comparison": ("compare", "run", "run", "--format", "png"),
 }
+ANALYSES = ("layers", "geometry", "redundancy", "roles", "regions", "sinks")
 TYPESET = {
-    "run/analysis": {"layers_over_samples"}, "run/eviction": {"methods_over_samples"}, "run/routing": {"routes"},
+    "run/analysis": {f"{name}_over_samples" for name in ANALYSES}, "run/eviction": {"methods_over_samples"},
+    "run/routing": {"routes"},
     "run/evaluation": {"accuracy", "accuracy_by_budget", "cost"},
     "run/evaluation/explain/page-0000": {"explain_methods"}, "comparison": {"layers_compared", "methods_compared"},
 }  # fmt: skip
@@ -34,6 +36,19 @@ def samples(tmp_path):
         entry["image"] = str(shipped_folder() / entry["image"])
     (tmp_path / "two.jsonl").write_text("\n".join(map(json.dumps, entries)))
     return "two.jsonl"
+
+
+def assert_wide(path, columns, rows):
+    """Every row of a table over samples is one cell of its wide tables, in LaTeX as in Markdown."""
+    measures = {row[columns.index("measure")] for row in rows}
+    lines = [line.strip("| ").split(" | ") for line in path.with_suffix(".md").read_text("utf-8").splitlines()]
+    tables = [line for line in lines if measures & set(line)]
+    assert all(len(measures & set(table)) <= 5 for table in tables)
+    cells = [cell for line in lines for cell in line if " [" in cell and ":" not in cell]
+    assert len(cells) == sum(row[columns.index("n")] == "2" for row in rows), path
+    text = path.with_suffix(".tex").read_text("utf-8")
+    assert text.count(r"\toprule") == text.count(r"\end{tabular}") == len(tables), path
+    assert all(cell.replace("-", "$-$").replace("e$-$", "e-") in text for cell in cells), path
 
 
 def ruled(path):
@@ -58,7 +73,9 @@ def test_what_the_commands_write_is_explained_typeset_and_summed_up(ecokv, sampl
             # Columns of some tables are the budgets or the methods themselves.
             named = {column for column in columns if not column.isdigit() and column.partition("[")[0] not in HOSTS}
             assert named - explained(command, path.name) == set(), (place, path.name)
-            if path.stem in TYPESET[place]:
+            if path.stem.endswith("_over_samples"):
+                assert_wide(path, columns, rows)
+            elif path.stem in TYPESET[place]:
                 rules = [r"\toprule", r"\midrule", r"\bottomrule"]
                 assert ruled(path.with_suffix(".tex")) == (rules, len(rows) + 1), path
                 markdown = path.with_suffix(".md").read_text(encoding="utf-8").splitlines()

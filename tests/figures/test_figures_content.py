@@ -10,6 +10,7 @@ from ecokv_cli.figures.cosines import cosine_distribution
 from ecokv_cli.figures.geometry import geometry_by_layer
 from ecokv_cli.figures.planes import pca_scatter
 from ecokv_cli.figures.redundancy import lambda_by_layer, spearman_by_layer
+from ecokv_cli.studies.statistics import mean_intervals
 from ecokv_cli.studies.tables import Table
 
 
@@ -31,6 +32,31 @@ def test_ridge_marks_the_median():
     drawing = cosine_distribution(histogram(0.1, 0.1, 0.2, 0.6))
     median = drawing.figure.axes[0].lines[2].get_xdata()
     assert median == pytest.approx([0.5 + 0.5 * 0.1 / 0.6] * 2)
+
+
+def test_quantiles_of_samples_have_intervals_and_the_median_is_marked():
+    shares = [(0.1, 0.1, 0.2, 0.6), (0.3, 0.3, 0.2, 0.2), (0.05, 0.15, 0.5, 0.3)]
+    table = histogram()
+    for i, each in enumerate(shares):
+        # The mean of both heads is what was given.
+        for head, way in enumerate((1, -1)):
+            rows = histogram(*each).rows
+            table.rows += [
+                row | {"sample": f"s{i}", "kv_head": head, "share": row["share"] * (1 + 0.1 * way)} for row in rows
+            ]
+    drawing = cosine_distribution(table)
+    for quantile in (0.05, 0.25, 0.5, 0.75, 0.95):
+        reached = [np.interp(quantile, [0, *np.cumsum(each)], np.arange(-1, 1.5, 0.5)) for each in shares]
+        low, high = mean_intervals(np.array([reached]))[0]
+        row = drawing.data.where(quantile=quantile).rows[0]
+        assert [row[c] for c in ("value", "low", "high")] == pytest.approx([np.mean(reached), low, high])
+        assert row["samples"] == 3
+    row = drawing.data.where(quantile=0.5).rows[0]
+    assert drawing.figure.axes[0].lines[2].get_xdata() == pytest.approx([row["value"]] * 2)
+    band = drawing.figure.axes[0].collections[1].get_paths()[0].get_extents()
+    assert (band.x0, band.x1) == pytest.approx((row["low"], row["high"]))
+    assert "the mean of those of the samples, the band beside it" in drawing.caption
+    assert "band" not in cosine_distribution(histogram(*shares[0])).caption
 
 
 def test_ridges_average_over_heads():

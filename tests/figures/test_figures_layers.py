@@ -17,10 +17,12 @@ from ecokv_cli.figures.roles import cosine_by_role, variance_by_role
 from ecokv_cli.figures.scale import distance_scale, norm_spread
 from ecokv_cli.figures.sinks import sinks_by_layer
 from ecokv_cli.figures.style import look, new_figure
-from ecokv_cli.studies.statistics import over_samples
+from ecokv_cli.studies.statistics import mean_intervals, over_samples
 from ecokv_cli.studies.tables import Table
 
 MANY = synthetic.sampled(synthetic.geometry(7, 3), 5)
+FAR = ((1.1, 1.3, 0.9), (1.5,), (0.7, 0.8, 1.2))
+"""Relative distances of the images of three samples."""
 
 
 def band(ax, number):
@@ -200,6 +202,23 @@ def test_regions_keep_their_place_in_the_image():
     assert image_regions(Table("regions", synthetic.regions(1).columns)) is None
 
 
+def test_samples_count_alike_in_regions_however_many_images_they_have():
+    table = Table("regions", synthetic.regions(1).columns)
+    rows = synthetic.regions(1, ("keys",)).rows
+    for number, images in enumerate(FAR):
+        for image, far in enumerate(images):
+            table.rows += [row | {"sample": f"s{number}", "image": image, "dist_relative": far} for row in rows]
+    drawing = image_regions(table)
+    means = [np.mean(images) for images in FAR]
+    low, high = mean_intervals(np.array([means]))[0]
+    row = drawing.data.where(measure="dist_relative", region_row=2, region_col=0).rows[0]
+    assert [row[c] for c in ("value", "low", "high", "samples")] == pytest.approx([np.mean(means), low, high, 3])
+    assert drawing.figure.axes[0].images[0].get_array()[2, 0] == pytest.approx(np.mean(means))
+    reach = f"{max(high - np.mean(means), np.mean(means) - low):.2g}"
+    assert f"reach at most {reach} in (a) and 0 in (b) from the mean; image_regions.csv" in drawing.caption
+    assert "(7 images of 3 samples, each sample counted once; in" in drawing.caption
+
+
 def test_regions_without_tokens_are_left_out():
     table = synthetic.regions(2)
     table.rows = [row for row in table if (row["region_row"], row["region_col"]) != (1, 2)]
@@ -211,11 +230,28 @@ def test_regions_without_tokens_are_left_out():
 def test_sinks_are_drawn_named_and_not_removed():
     drawing = sinks_by_layer(synthetic.sinks(7), synthetic.geometry(7, 3))
     drawn = [len(line.get_xdata()) for line in drawing.figure.axes[0].lines]
-    assert sum(drawn[:3]) == len(drawing.data) == 7 + 2
+    assert sum(drawn[:3]) == len(drawing.data.where(measure=None)) == 7 + 2
     assert "position 0 “<|im_start|>” (7 of 7 layers) and position 17" in drawing.caption
     all_positions, without = (line.get_ydata() for line in drawing.figure.axes[2].lines)
     assert without == pytest.approx(all_positions + 0.03)
+    shown = drawing.data.where(measure="cos_mean_no_sinks", kv_head="mean")
+    assert (shown.numbers("layer"), shown.numbers("value")) == (list(range(7)), pytest.approx(without))
+    assert "bands" not in drawing.caption
     assert sinks_by_layer(Table("sinks", synthetic.sinks(1).columns), synthetic.geometry(7, 3)) is None
+
+
+def test_cosines_without_sinks_have_intervals_over_samples():
+    drawing = sinks_by_layer(synthetic.sampled(synthetic.sinks(7), 5), MANY)
+    keys = MANY.where(tensor="keys")
+    for measure in ("cos_mean", "cos_mean_no_sinks"):
+        found = {row["layer"]: row for row in over_samples(keys, ("layer",), (measure,))}
+        for row in drawing.data.where(measure=measure, kv_head="mean"):
+            wanted = found[row["layer"]]
+            assert (row["value"], row["low"], row["high"], row["samples"]) == tuple(
+                wanted[c] for c in ("mean", "low", "high", "n")
+            )
+    assert len(drawing.figure.axes[2].collections) == 2, "a band each"
+    assert "without the sinks (bands: 95 % bootstrap intervals over samples)" in drawing.caption
 
 
 def test_several_samples_give_spearman_means_with_intervals():

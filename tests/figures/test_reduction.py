@@ -7,44 +7,16 @@ from dataclasses import fields, replace
 
 import numpy as np
 import pytest
-from builders import random_layer
-from memory_dumps import memory_dump
+from many_samples import EVICTION, GEOMETRY, LENGTHS, joined, sample
 
-from ecokv_cli.dump.schema import ImageGrid, Tokens
-from ecokv_cli.eviction.spec import parse_methods, parse_single
 from ecokv_cli.figures import gallery, reduction
 from ecokv_cli.figures.gallery import draw_analysis, draw_eviction
 from ecokv_cli.figures.reduction import reduce_analysis, reduce_eviction
 from ecokv_cli.figures.registry import FIGURES
-from ecokv_cli.studies.analyze import AnalyzeSettings, analyze
-from ecokv_cli.studies.evict import EvictSettings, evict
+from ecokv_cli.studies.analyze import analyze
+from ecokv_cli.studies.evict import evict
 from ecokv_cli.studies.statistics import over_samples
 from ecokv_cli.studies.tables import Table
-
-LAYERS, LENGTHS = 2, (29, 53, 29, 41, 31, 37, 43, 59, 47)
-TEXT_ONLY = (2, 5)
-GEOMETRY = AnalyzeSettings((0, 1), (0, 1), parse_single("snapkv+ecokv[window=3]"), 100, 0, ((1, 0),))
-EVICTION = EvictSettings(tuple(parse_methods(["full", "snapkv", "keydiff"], 3)), (7, 11), (0, 1), (0, 1), (1, 0))
-
-
-def sample(number):
-    """A sample of its own length, with an image of 3 x 5 tokens or two, or without any."""
-    count = LENGTHS[number]
-    images = 0 if number in TEXT_ONLY else 1 + number % 2
-    grids = tuple(ImageGrid(i, 1 + 15 * i, 3, 5, (0.0, 0.0, 1.0, 1.0), 0) for i in range(images))
-    cells = [None, *range(15 * images), *[None] * (count - 1 - 15 * images)]
-    roles = tuple("text" if cell is None else "image" for cell in cells[1:])
-    tokens = Tokens(
-        tuple(range(count)), ("x",) * count, ("special", *roles),
-        *(tuple(None if c is None else part(c) for c in cells) for part in (
-            lambda c: c // 15, lambda c: c % 15 // 5, lambda c: c % 5,
-        )),
-    )  # fmt: skip
-    layers = [replace(random_layer(7 * number + i, tokens=count, shift=0.3 * i), index=i) for i in range(LAYERS)]
-    return memory_dump(
-        f"s{number}", layers=LAYERS, made=tuple(replace(layer, layers=LAYERS) for layer in layers), tokens=tokens,
-        grids=grids,
-    )  # fmt: skip
 
 
 class Read(Sequence):
@@ -61,16 +33,6 @@ class Read(Sequence):
         self.alive = [ref for ref in self.alive if ref() is not None] + [weakref.ref(made)]
         self.most = max(self.most, len(self.alive))
         return made
-
-
-def joined(results):
-    """All rows in one result."""
-    tables = {}
-    for each in fields(results[0]):
-        parts = [getattr(result, each.name) for result in results]
-        if isinstance(parts[0], Table):
-            tables[each.name] = Table(parts[0].name, parts[0].columns, [row for part in parts for row in part])
-    return replace(results[0], **tables)
 
 
 @pytest.fixture(scope="module")
@@ -189,7 +151,7 @@ def test_sinks_are_drawn_for_the_first_samples_that_have_any(monkeypatch, analys
         for i, each in enumerate(analysed[:4])
     ]
     (drawing,) = draw_analysis(reduce_analysis(found, ("cos_mean",))[0], "double", ("sinks_by_layer",))
-    assert drawing.data.distinct("sample") == ["s1", "s2"]
+    assert drawing.data.where(measure=None).distinct("sample") == ["s1", "s2"]
     assert "one mark per sink and layer of the first 2 samples with sinks, 4 in all: (a)" in drawing.caption
     assert "position 0 “x” (2 of 4 layers)" in drawing.caption
     np.testing.assert_array_equal(drawing.data.numbers("attention"), [20, 20])

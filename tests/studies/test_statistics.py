@@ -1,5 +1,7 @@
 """Intervals over samples, comparisons of runs, and typeset tables."""
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,6 +11,7 @@ from ecokv_cli.studies.compare import compare_tables
 from ecokv_cli.studies.statistics import RESAMPLES, mean_intervals, over_samples
 from ecokv_cli.studies.tables import Table
 from ecokv_cli.studies.typeset import latex, markdown
+from ecokv_cli.studies.wide import Summary, wide, write_wide
 
 
 def table(values, name="layers"):
@@ -120,3 +123,47 @@ def test_no_character_of_a_name_reaches_latex_unescaped(name):
     assert line.endswith(r" \\")
     for character in "&%$#_{}~^":
         assert line.count(character) <= line.count("\\" + character) + line.count("text") * 2
+
+
+def summary():
+    """Two measures of three layers of two tensors, one of them undefined in a layer, another nowhere defined."""
+    made = Table("t", ("model", "sample", "tensor", "layer", "x", "y_1", "z"))
+    for sample, tensor, layer in itertools.product(range(5), ("keys", "values"), range(3)):
+        x = sample + 10.0 * layer - (2 if tensor == "values" else 0)
+        y = None if (layer == 1 or (tensor, layer, sample) == ("keys", 0, 3)) else 0.1 * sample
+        made.add(model="m_1", sample=f"s{sample}", tensor=tensor, layer=layer, x=x, y_1=y, z=None)
+    table = over_samples(made, ("model", "tensor", "layer"), ("x", "y_1", "z"))
+    return Summary(table, (("x", "y_1"), ("z",)), ("model", "tensor"))
+
+
+def test_wide_tables_have_a_row_per_layer_and_a_column_per_measure():
+    found = summary()
+    (title, keys), (other, values) = wide(found)
+    assert title == "m_1, tensor keys: mean [95 % interval] over 4 to 5 samples"
+    assert other == "m_1, tensor values: mean [95 % interval] over 5 samples"
+    assert keys.columns == values.columns == ("layer", "x", "y_1")
+    row = found.table.where(tensor="keys", layer=2, measure="x").rows[0]
+    low, high = mean_intervals(np.array([[20.0, 21, 22, 23, 24]]))[0]
+    assert (row["low"], row["high"]) == (low, high)
+    assert keys.rows[2]["x"] == f"22.000 [{low:.3f}, {high:.3f}]"
+    assert keys.rows[1]["y_1"] is None
+    assert values.rows[0]["x"].startswith("0.000 [-")
+
+
+def test_wide_tables_are_typeset_one_after_the_other(tmp_path):
+    write_wide(tmp_path, summary())
+    text = (tmp_path / "t_over_samples.md").read_text().splitlines()
+    assert text[:4] == [
+        "m_1, tensor keys: mean [95 % interval] over 4 to 5 samples", "",
+        "| layer | x | y_1 |", "| ---: | ---: | ---: |",
+    ]  # fmt: skip
+    assert text[5].endswith(" | - |")
+    assert sum(line.startswith("| ") for line in text) == 2 * (2 + 3)
+    lines = (tmp_path / "t_over_samples.tex").read_text().splitlines()
+    assert lines[:5] == [
+        r"\begin{tabular}{rrr}", r"\toprule",
+        r"\multicolumn{3}{l}{m\_1, tensor keys: mean [95 \% interval] over 4 to 5 samples} \\",
+        r"layer & x & y\_1 \\", r"\midrule",
+    ]  # fmt: skip
+    assert lines.count(r"\begin{tabular}{rrr}") == lines.count(r"\bottomrule") == 2
+    assert any(line.startswith(r"0 & 0.000 [$-$") for line in lines), "a minus, not a hyphen"
