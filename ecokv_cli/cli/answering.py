@@ -115,10 +115,12 @@ def gather_answers(
     from ecokv_cli.models.source import ModelFacts, alike
     from ecokv_cli.studies.evaluate import answer
     from ecokv_cli.studies.parts import Parts, Task
+    from ecokv_cli.studies.selecting import require_layers
 
     questions = list(work.questions)
     workers = loaded if isinstance(loaded, Workers) else LocalWorkers(lambda: loaded)
     facts = workers.ask(ModelFacts.of)
+    require_layers((arm.method for arm in settings.arms), facts.info.layers)
     described = {"arms": [(arm.method.name, arm.budget) for arm in settings.arms], **depends_on(facts, settings)}
     parts = Parts(folder / PARTS, described, answers_codec())
     tasks = [Task(q.id, q.identity, q) for q in questions]

@@ -49,7 +49,8 @@ class Host:
     moves_layers
         Whether layers get different budgets.
     formula, needs, source, deviations
-        For people: what is computed, from which tensors of a dump, where it comes from, and where it differs.
+        For people: what is computed, from which tensors of a dump, where it comes from, and where it differs. Where
+        options decide what is needed, `needs` is a property.
     """
 
     default_window: ClassVar[int] = 0
@@ -65,6 +66,11 @@ class Host:
     def observes(self) -> bool:
         """Whether it scores with the queries of the observation window."""
         return "window_queries" in self.needs
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options that have no effect beside the others."""
+        return ()
 
     @property
     def scores_attention(self) -> bool:
