@@ -221,10 +221,10 @@ def _require_apart(calibration: Sequence[Dump], evaluation: Sequence[Dump]) -> N
             f"{len(calibration)} calibration and {len(evaluation)} evaluation samples: both need at least one; "
             f"dump more samples, or name another run with --evaluate"
         )
-    model = calibration[0].manifest.model
+    model = calibration[0].manifest.model.identity
     seen: dict[str, Path] = {}
     for number, dump in enumerate((*calibration, *evaluation)):
-        manifest, marks = dump.manifest, marks_of(dump)
+        marks = marks_of(dump)
         twin = next((seen[mark] for mark in marks if mark in seen), None)
         if number < len(calibration):
             seen |= dict.fromkeys(marks, dump.folder)
@@ -233,5 +233,6 @@ def _require_apart(calibration: Sequence[Dump], evaluation: Sequence[Dump]) -> N
                 f"{dump.folder} is the same sample as {twin}, which the route is made from; "
                 f"a route must be judged on other samples"
             )
-        if manifest.model.config_sha256 != model.config_sha256:
-            raise DumpError(f"{dump.folder}: a dump of {manifest.model.id}, the first is of {model.id}")
+        differing = model.told_apart(dump.manifest.model.identity)
+        if differing:
+            raise DumpError(f"{dump.folder}: a dump of {differing[1]}, the first is of {differing[0]}; one at a time")

@@ -208,9 +208,13 @@ def test_dumps_without_boxes_make_no_table(ecokv, many, tmp_path):
 
 
 def test_sparsemm_asks_for_the_table_and_checks_it(ecokv, many, tmp_path):
+    model = open_dump(many / "dump" / "small").manifest.model
     status, out, err = ecokv("evict", many, "--method", "sparsemm")
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert re.search(r"sparsemm needs head scores, .*`ecokv headscores RUN` and give it with --head-scores FILE", err)
+    assert re.search(r"sparsemm needs head scores, .*`ecokv headscores RUN` and give them with --head-scores FILE", err)
+    assert (
+        f"[layers, query heads] [{model.layers}, {model.query_heads}] of this very model, and no table was given" in err
+    )
     assert not (many / "eviction").exists()
     table = {
         "kind": "ecokv head scores 1", "model": "other/model", "config_sha256": "x", "samples": 1, "tokens": 1,
@@ -219,10 +223,16 @@ def test_sparsemm_asks_for_the_table_and_checks_it(ecokv, many, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(table))
     status, out, err = ecokv("evict", many, "--method", "sparsemm", "--head-scores", "other.json")
     assert (status, out, err.count("\n")) == (1, "", 1)
-    model = open_dump(many / "dump" / "small").manifest.model
     assert "other.json: head scores of 28 layers x 28 query heads (other/model), " in err
-    assert f"the dump's model has {model.layers} x {model.query_heads} ({model.id})" in err
+    assert f"the model here has {model.layers} x {model.query_heads} ({model.id})" in err
     assert "make a table for this model with `ecokv headscores RUN`" in err
+    # Of the same shape and name, but not of this configuration: another checkpoint of the architecture.
+    table |= {"model": model.id, "scores": [[1.0] * model.query_heads] * model.layers}
+    (tmp_path / "other.json").write_text(json.dumps(table))
+    status, out, err = ecokv("evict", many, "--method", "sparsemm", "--head-scores", "other.json")
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert f"head scores of {model.id} with configuration x, the model here is {model.id} with configuration " in err
+    assert not (many / "eviction").exists()
 
 
 def test_h2o_works_where_received_attention_was_dumped_and_says_how_to_dump_it_elsewhere(ecokv, many, run_folder):

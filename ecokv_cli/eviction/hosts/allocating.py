@@ -177,7 +177,7 @@ class SparseMM(Allocating):
         from ecokv_cli.eviction.allocation import sparse_counts
 
         layer = asked.layer
-        table = layer.require("head_scores", "sparsemm")[list(layer.evicting)]
+        table = layer.require_head_scores("sparsemm")[list(layer.evicting)]
         counts = sparse_counts(table, layer.kv_heads, budget, keep, layer.tokens, self.floor, self.compat)
         return counts[layer.evicting.index(layer.index)].to(scores.device)
 
