@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -78,6 +78,17 @@ def choose_work(
     if task not in TASKS:
         raise UsageError(f"--task {task}: unknown, choose {', '.join(TASKS)}, or give --manifest FILE")
     return Work(docqa(samples or 100, smallest), str(task), chosen, steps or DOCQA_STEPS)
+
+
+def require_asked(work: Work, folder: Path) -> Work:
+    """The work, refused if the run holds unfinished answers of samples that it does not ask for."""
+    from ecokv_cli.studies.parts import require_named
+
+    if not (folder / PARTS).is_dir():
+        return work
+    questions = list(work.questions)
+    require_named(folder / PARTS, (question.id for question in questions))
+    return replace(work, questions=iter(questions))
 
 
 def parse_windows(text: str | None) -> list[int] | None:
