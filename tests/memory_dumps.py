@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from zlib import crc32
 
 import torch
 from builders import GROUP, KV_HEADS, STEPS, TOKENS, random_layer
@@ -32,14 +33,15 @@ def memory_dump(
             for index in range(layers)
         )
         made = tuple(replace(layer, layers=layers) for layer in made)
-    nothing = (None,) * TOKENS
+    nothing, first = (None,) * TOKENS, crc32(prompt.encode())
+    ids = tuple(range(first, first + TOKENS))
     manifest = {
         "schema_version": "1.1", "created": "", "sample": sample, "command": "", "seed": 0, "device": "cpu",
         "model": ModelInfo(model, None, "Tiny", "tiny", digest, layers, kv_heads * group, kv_heads, 5, False),
         "attention": "sdpa", "compute_dtype": "float32", "stored_dtype": "float32", "processor": {},
         "images": (ImageInfo("page.png", "image_000.png", "PNG", page, (70, 50), (70, 50), ()),), "grids": (),
         "prompt": prompt, "rendered_sha256": prompt, "position_ids": (), "window": 11, "tensors": (), "layers": (),
-        "tokens": Tokens(tuple(range(TOKENS)), ("x",) * TOKENS, ("text",) * TOKENS, nothing, nothing, nothing),
+        "tokens": Tokens(ids, ("x",) * TOKENS, ("text",) * TOKENS, nothing, nothing, nothing),
         "decoded": Decoded(tuple(range(len(strings))), tuple(strings), "".join(strings), ended),
         "seconds": {}, "versions": {},
     }  # fmt: skip

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -80,6 +80,17 @@ def choose_work(
     return Work(docqa(samples or 100, smallest), str(task), chosen, steps or DOCQA_STEPS)
 
 
+def require_asked(work: Work, folder: Path) -> Work:
+    """The work, refused if the run holds unfinished answers of samples that it does not ask for."""
+    from ecokv_cli.studies.parts import require_named
+
+    if not (folder / PARTS).is_dir():
+        return work
+    questions = list(work.questions)
+    require_named(folder / PARTS, (question.id for question in questions))
+    return replace(work, questions=iter(questions))
+
+
 def parse_windows(text: str | None) -> list[int] | None:
     """Windows from a comma list."""
     if text is None:
@@ -115,10 +126,12 @@ def gather_answers(
     from ecokv_cli.models.source import ModelFacts, alike
     from ecokv_cli.studies.evaluate import answer
     from ecokv_cli.studies.parts import Parts, Task
+    from ecokv_cli.studies.selecting import require_layers
 
     questions = list(work.questions)
     workers = loaded if isinstance(loaded, Workers) else LocalWorkers(lambda: loaded)
     facts = workers.ask(ModelFacts.of)
+    require_layers((arm.method for arm in settings.arms), facts.info.layers)
     described = {"arms": [(arm.method.name, arm.budget) for arm in settings.arms], **depends_on(facts, settings)}
     parts = Parts(folder / PARTS, described, answers_codec())
     tasks = [Task(q.id, q.identity, q) for q in questions]

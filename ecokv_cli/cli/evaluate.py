@@ -126,6 +126,8 @@ def command(
     require_unexplained(folder, chosen, force=force)
     if (folder / SUMMARY).exists() and not force and not explain:
         raise UsageError(f"{folder} exists; add --force to replace it, or choose another run folder with --output")
+    if not force and not explain:
+        work = a.require_asked(work, run.folder)
     if not output and not explain:
         screen.note(f"into {run.folder}; if this is ended early, go on with --output {run.folder}")
     from ecokv_cli.engines.workers import Tell

@@ -11,6 +11,7 @@ import typer
 
 from ecokv_cli.cli import options as o
 from ecokv_cli.cli.console import Screen, guarded, table
+from ecokv_cli.eviction.hosts import Host
 
 if TYPE_CHECKING:
     from ecokv_cli.eviction.method import Method
@@ -100,8 +101,9 @@ def _explain(method: Method) -> dict[str, Any]:
 
 
 def _options(part: Any) -> dict[str, dict[str, Any]]:
-    """Value, default, choices and meaning of every option of a host or booster."""
+    """Value, default, choices and meaning of every option of a host or booster that has an effect."""
     hints, meanings = get_type_hints(type(part)), _meanings(type(part))
+    idle = part.idle if isinstance(part, Host) else ()
     return {
         f.name: {
             "value": getattr(part, f.name),
@@ -110,6 +112,7 @@ def _options(part: Any) -> dict[str, dict[str, Any]]:
             "meaning": meanings[f.name],
         }
         for f in fields(part)
+        if f.name not in idle
     }
 
 

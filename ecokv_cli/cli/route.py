@@ -10,7 +10,7 @@ import typer
 from ecokv_cli.cli import options as o
 from ecokv_cli.cli.common import FigureChoice, Findings, keep, require_free
 from ecokv_cli.cli.console import Screen, guarded, table
-from ecokv_cli.cli.evict import parse_budgets
+from ecokv_cli.cli.evict import choose_budgets
 from ecokv_cli.errors import UsageError
 
 EXAMPLES = """Examples:
@@ -18,6 +18,8 @@ EXAMPLES = """Examples:
 ecokv route runs/pages --calibrate 10 --budget 64        the first 10 samples choose, the rest judge
 
 ecokv route runs/train --evaluate runs/test -b 64,128 --method snapkv --method keydiff
+
+ecokv route runs/pages --budget-ratio 0.1,0.25           a tenth and a quarter of each prompt
 
 ecokv evict --method "route[0-5=snapkv,6-=keydiff]"      use a route
 """
@@ -49,6 +51,7 @@ def command(
     evaluate: Evaluate = None,
     calibrate: Calibrate = None,
     budget: o.Budgets = None,
+    budget_ratio: o.BudgetRatios = None,
     method: Candidates = None,
     window: o.Window = None,
     assignments: Assignments = 100,
@@ -62,6 +65,12 @@ def command(
     debug: o.Debug = False,  # noqa: ARG001 - read by guarded
 ) -> None:
     """Choose the best method for each layer on some samples and judge that route on others.
+
+    A budget is per KV head and layer, the protected window included: tokens, or a share of each sample's own prompt. A
+    route is made for each.
+
+    No sample is on both sides: the same image, by its file or by its pixels, with the same prompt is refused whatever
+    the runs are called. The same image with another prompt is another sample.
 
     It is compared with each method used everywhere, and with random routes that use each method as often. Each layer
     is judged with the full cache upstream: what eviction in one layer does to the next is not seen here.
@@ -86,7 +95,7 @@ def command(
     if window is not None:
         methods = [m.with_window(window) for m in methods]
     unique = tuple({m.name: m for m in methods}.values())
-    settings = RouteSettings(unique, tuple(parse_budgets(budget or ["64"])), assignments, seed)
+    settings = RouteSettings(unique, tuple(choose_budgets(budget, budget_ratio)), assignments, seed)
     with screen.progress() as progress:
         result = route_study(samples[:split], others, settings, lambda done, total: progress("samples", done, total))
         described = {

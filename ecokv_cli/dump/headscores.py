@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ecokv_cli.dump.identity import Identity
 from ecokv_cli.errors import DumpError, OutputError
 
 if TYPE_CHECKING:
@@ -28,8 +29,8 @@ class HeadScores:
 
     Attributes
     ----------
-    model, config_sha256
-        Whose heads these are.
+    model, config_sha256, revision
+        Whose heads these are, see `Identity`.
     samples, tokens
         How many samples and counted tokens the means are over.
     scores
@@ -41,6 +42,7 @@ class HeadScores:
     samples: int
     tokens: int
     scores: tuple[tuple[float, ...], ...]
+    revision: str | None = None
 
     def for_model(self, model: ModelInfo, where: str) -> torch.Tensor:
         """The scores ``[L, H_q]``, if they are those of `model`.
@@ -48,17 +50,18 @@ class HeadScores:
         Raises
         ------
         DumpError
-            If they are of another shape or another model; both are named.
+            If they are of another shape or another checkpoint; both are named.
         """
         found, wanted = (len(self.scores), len(self.scores[0])), (model.layers, model.query_heads)
         way_out = "make a table for this model with `ecokv headscores RUN`"
         if found != wanted:
             raise DumpError(
-                f"{where}: head scores of {found[0]} layers x {found[1]} query heads ({self.model}), the dump's model "
+                f"{where}: head scores of {found[0]} layers x {found[1]} query heads ({self.model}), the model here "
                 f"has {wanted[0]} x {wanted[1]} ({model.id}); {way_out}"
             )
-        if self.model != model.id and self.config_sha256 != model.config_sha256:
-            raise DumpError(f"{where}: head scores of {self.model}, the dump is of {model.id}; {way_out}")
+        differing = Identity(self.model, self.revision, self.config_sha256).told_apart(model.identity)
+        if differing:
+            raise DumpError(f"{where}: head scores of {differing[0]}, the model here is {differing[1]}; {way_out}")
         return torch.tensor(self.scores, dtype=torch.float64)
 
 
@@ -118,4 +121,7 @@ def read_head_scores(path: Path) -> HeadScores:
     model, digest, samples, tokens = (data.get(name) for name in ("model", "config_sha256", "samples", "tokens"))
     if not isinstance(model, str) or not isinstance(digest, str) or type(samples) is not int or type(tokens) is not int:
         raise DumpError(f"{path}: model, config_sha256, samples or tokens is missing; make the table again")
-    return HeadScores(model, digest, samples, tokens, tuple(tuple(map(float, row)) for row in rows))
+    revision = data.get("revision")
+    if revision is not None and not isinstance(revision, str):
+        raise DumpError(f"{path}: revision is {type(revision).__name__}, expected text or null; make the table again")
+    return HeadScores(model, digest, samples, tokens, tuple(tuple(map(float, row)) for row in rows), revision)

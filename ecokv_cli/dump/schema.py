@@ -8,6 +8,7 @@ from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from ecokv_cli.dump.checks import ROLES, first_fault
+from ecokv_cli.dump.identity import Identity
 from ecokv_cli.errors import DumpError
 
 SCHEMA_VERSION = "1.1"
@@ -36,6 +37,11 @@ class ModelInfo:
     code: tuple[str, ...] = ()
     chat_template: str = ""
     system: str | None = None
+
+    @property
+    def identity(self) -> Identity:
+        """What tells it from other models."""
+        return Identity(self.id, self.revision, self.config_sha256)
 
 
 @dataclass(frozen=True)

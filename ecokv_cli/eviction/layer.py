@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 WAYS_OUT = {
     "received_attention": "dump again with --received-attention",
     "prerope_keys": "dump again with --prerope-keys",
-    "head_scores": "make a table with `ecokv headscores RUN` and give it with --head-scores FILE",
 }
 """How to get an optional tensor."""
 
@@ -153,6 +152,23 @@ class Layer:
         if tensor is None:
             raise DumpError(f"{method} needs {name.replace('_', ' ')}, which this dump does not hold; {WAYS_OUT[name]}")
         return tensor
+
+    def require_head_scores(self, method: str) -> torch.Tensor:
+        """The table of visual-head scores, which `method` cannot do without.
+
+        Raises
+        ------
+        DumpError
+            If there is none or it is of another shape, naming the shape it must have and how to make it.
+        """
+        table, wanted = self.head_scores, [self.layers, self.window_queries.shape[0]]
+        if table is None or list(table.shape) != wanted:
+            found = "no table was given" if table is None else f"the table given is {list(table.shape)}"
+            raise DumpError(
+                f"{method} needs head scores, [layers, query heads] {wanted} of this very model, and {found}; "
+                f"make them with `ecokv headscores RUN` and give them with --head-scores FILE"
+            )
+        return table
 
     def require_finite(self) -> Layer:
         """Return the layer, or refuse it.

@@ -10,6 +10,8 @@ from ecokv_cli.eviction.budget import named, raised, tokens_of
 from ecokv_cli.eviction.hosts import Candidates, Host
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import torch
 
     from ecokv_cli.eviction.boosters import Booster
@@ -149,6 +151,12 @@ class Method:
             raise MethodError(f"{self.name}: has no booster, so no lambda; name one, such as {self.host_name}+ecokv")
         return self.booster.mix(self.host.score(self._asked(layer, layer.tokens)), layer)
 
+    def shared_scores(self, layer: Layer, budgets: Iterable[Budget]) -> Scores | None:
+        """Scores that serve several budgets; None, and nothing of the layer asked for, if none of them evicts."""
+        sizes = [tokens_of(budget, layer.tokens) for budget in budgets]
+        evicting = [] if self.keeps_all else [size for size in sizes if size < layer.tokens]
+        return self.scores(layer, max(evicting)) if evicting else None
+
     def scores(self, layer: Layer, budget: int | None = None) -> Scores:
         """Scores of the candidates, ``[H, M]`` with ``M = N - keep_window``.
 
@@ -188,7 +196,7 @@ class Method:
             Tokens per KV head, or a share of the layer's N, on average over the heads and layers that the method
             shares it among. With ``budget >= N`` everything is kept.
         scores
-            From `scores`, where several budgets share them.
+            From `shared_scores`, where several budgets share them.
 
         Returns
         -------

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from ecokv_cli.errors import MethodError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.diversity import Boosted
@@ -30,6 +30,11 @@ class Span:
         """As written in a route."""
         layers = f"{self.first}-" if self.last is None else f"{self.first}-{self.last}"
         return f"{self.first if self.first == self.last else layers}={self.method.name}"
+
+    @property
+    def to_the_end(self) -> str:
+        """The same with an open end."""
+        return replace(self, last=None).text
 
 
 @dataclass(frozen=True)
@@ -109,22 +114,42 @@ class Route:
         for span in self.spans:
             span.method.require_budget(budget, tokens)
 
-    def at(self, layer: Layer) -> Method:
-        """The method of one layer.
+    def require_layers(self, layers: int) -> None:
+        """Refuse a model of `layers` layers, unless the legs cover each of them and nothing beyond.
 
         Raises
         ------
         MethodError
-            If the route ends before the model does, or the other way round.
+            Naming the leg that does not fit, the model's layers and what to write instead.
         """
+        model = f"the model has {layers} layer{'s' * (layers > 1)}, 0 to {layers - 1}"
+        for span in self.spans:
+            if span.first >= layers:
+                raise MethodError(f"{self.name}: '{span.text}' covers no layer, {model}; leave it out")
+            if span.last is not None and span.last >= layers:
+                raise MethodError(
+                    f"{self.name}: '{span.text}' goes past the last layer, {model}; write {span.to_the_end}"
+                    f"{', with no leg after it' * (span is not self.spans[-1])}"
+                )
         end = self.spans[-1].last
-        if end is not None and end + 1 != layer.layers:
-            raise MethodError(f"{self.name}: covers layers 0 to {end}, the model has {layer.layers}")
+        if end is not None and end < layers - 1:
+            raise MethodError(
+                f"{self.name}: '{self.spans[-1].text}' ends before the last layer, {model}; "
+                f"write {self.spans[-1].to_the_end}, or add a leg {end + 1}-=method"
+            )
+
+    def at(self, layer: Layer) -> Method:
+        """The method of one layer; raises as `require_layers` does."""
+        self.require_layers(layer.layers)
         return next(s.method for s in self.spans if s.last is None or layer.index <= s.last)
 
     def boost(self, layer: Layer) -> Boosted:
         """As the method of that layer."""
         return self.at(layer).boost(layer)
+
+    def shared_scores(self, layer: Layer, budgets: Iterable[Budget]) -> Scores | None:
+        """As the method of that layer."""
+        return self.at(layer).shared_scores(layer, budgets)
 
     def scores(self, layer: Layer, budget: int | None = None) -> Scores:
         """As the method of that layer."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from matplotlib.colors import Normalize
 
+from ecokv_cli.figures.budgets import at_budget, budgets_of, in_name, labelled
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import LINE, breadth, fold, heat_map, label_layers, most_lines, names, ordered, whole
 from ecokv_cli.figures.rows import NAMES
@@ -43,10 +44,12 @@ def route_profile(profile: Table, width: str | float = "double") -> Drawing:
     label_layers(axes.xaxis, layers, min(int(room), 12))
     axes.set_xlabel("layer")
     figure.colorbar(mesh, ax=axes, label="output error", pad=0.01)
-    budget = profile.rows[0]["budget"]
+    (budget,) = budgets_of(profile)
     caption = (
-        f"Relative output error on held-out queries of every candidate method in every layer at a budget of {budget} "
-        f"tokens, mean over {profile.rows[0]['samples']} calibration samples and all KV heads; darker is better. The "
+        f"Relative output error on held-out queries of every candidate method in every layer {at_budget(budget)}, mean "
+        f"over {profile.rows[0]['samples']} calibration samples and all KV heads; darker is better. The "
         "dot marks the method the route takes in that layer. Every layer is judged with the full cache upstream."
     )
-    return Drawing(f"route_profile_{budget}", f"Method by layer at budget {budget}", figure, profile, caption)
+    return Drawing(
+        f"route_profile_{in_name(budget)}", f"Method by layer at {labelled(budget)}", figure, profile, caption
+    )

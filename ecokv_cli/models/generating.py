@@ -14,6 +14,7 @@ from ecokv_cli.errors import MethodError, ModelError, UsageError
 from ecokv_cli.eviction.budget import require_budget
 from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.method import Method
+from ecokv_cli.eviction.route import Route
 from ecokv_cli.eviction.spec import parse_method
 from ecokv_cli.geometry.similarity import working
 from ecokv_cli.models.attention import BACKENDS, recording, switch_attention, use_backend
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
     from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.memory import Memory
-    from ecokv_cli.eviction.route import Route
 
 _inside: WeakSet[Any] = WeakSet()
 """Models that are inside a block now."""
@@ -265,6 +265,8 @@ def _usable(
     """The single methods of a method, refused where a running model cannot give what they need."""
     require_budget(budget)
     method.require_budget(budget)
+    if isinstance(method, Route):
+        method.require_layers(shape[0])
     singles = [method] if isinstance(method, Method) else [span.method for span in method.spans]
     needs = {need for single in singles for need in single.needs}
     if "decode_queries" in needs:

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ecokv_cli.errors import UsageError
+from ecokv_cli.errors import MethodError, UsageError
 from ecokv_cli.eviction.budget import require_budget, tokens_of
 from ecokv_cli.eviction.fidelity import HeldOut, jaccard
 from ecokv_cli.eviction.route import Route
 from ecokv_cli.eviction.spec import parse_method
 from ecokv_cli.studies.plane import PLANE, plane_rows
-from ecokv_cli.studies.selecting import require_budgets
+from ecokv_cli.studies.selecting import require_budgets, require_layers
 from ecokv_cli.studies.tables import Table, Value
 
 if TYPE_CHECKING:
@@ -61,6 +61,23 @@ class EvictSettings:
                 raise UsageError(f"no {name} given; one or more are needed")
         for budget in self.budgets:
             require_budget(budget)
+
+    def require_any_fit(self, samples: Sequence[Dump]) -> None:
+        """Refuse what goes with none of the samples, so that it is told once and before any work.
+
+        Raises
+        ------
+        MethodError
+            For a budget in tokens that can hold neither what a method protects nor any of the prompts, or a route that
+            does not fit the model's layers.
+        """
+        require_layers(self.methods, samples[0].manifest.model.layers)
+        for method, budget in product(self.methods, self.budgets):
+            try:
+                method.require_budget(budget)
+            except MethodError:
+                if all(len(dump.manifest.tokens.ids) > budget for dump in samples):
+                    raise
 
     def require_fit(self, dump: Dump) -> None:
         """Refuse a sample of which a budget can hold neither the whole prompt nor what a method protects.
@@ -201,7 +218,7 @@ def _evict_layer(result: Eviction, tally: _Tally, dump: Dump, layer: Layer, sett
     sizes = {budget: tokens_of(budget, layer.tokens) for budget in settings.budgets}
     chosen: dict[tuple[str, Budget], Selection] = {}
     for method in settings.methods:
-        scores = method.scores(layer, max(sizes.values()))
+        scores = method.shared_scores(layer, settings.budgets)
         for budget in settings.budgets:
             selection = method.select(layer, budget, scores)
             chosen[method.name, budget] = selection

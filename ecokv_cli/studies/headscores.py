@@ -85,11 +85,11 @@ def require_one_model(samples: Sequence[Dump]) -> None:
     DumpError
         Naming the first one that is not of the first one's model.
     """
-    first = samples[0].manifest.model
+    first = samples[0].manifest.model.identity
     for dump in samples:
-        model = dump.manifest.model
-        if model.config_sha256 != first.config_sha256:
-            raise DumpError(f"{dump.folder}: a dump of {model.id}, the others are of {first.id}; one at a time")
+        differing = first.told_apart(dump.manifest.model.identity)
+        if differing:
+            raise DumpError(f"{dump.folder}: a dump of {differing[1]}, the first is of {differing[0]}; one at a time")
 
 
 def hits_of(dump: Dump) -> Hits:
@@ -124,7 +124,7 @@ def combined(samples: Sequence[Dump], hits: Iterable[Hits]) -> HeadScoring:
     if not total.any():
         raise DumpError(f"in {used} samples no head ever looked at the right place, so there is nothing to share by")
     rows = tuple(tuple(row) for row in (total / used).tolist())
-    return HeadScoring(HeadScores(first.id, first.config_sha256, used, tokens, rows), skipped)
+    return HeadScoring(HeadScores(first.id, first.config_sha256, used, tokens, rows, first.revision), skipped)
 
 
 def hits_codec() -> Codec[Hits]:

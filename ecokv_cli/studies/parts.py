@@ -15,12 +15,15 @@ from ecokv_cli.errors import DumpError, EcokvError, OutputError
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.engines.workers import Tell, Workers
 
+DIGEST = 16
+"""Letters of the digest at the end of a part's name."""
+END_IT = "end that one with the command that began it, name another folder with --output, or drop them with --force"
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -157,7 +160,7 @@ class Parts(Generic[Result]):
     def key(self, task: Task[Item]) -> str:
         """Name of a part's folder: that of the sample and a digest of input and settings."""
         digest = hashlib.sha256(f"{self.settings}\n{task.identity}".encode()).hexdigest()
-        return f"{task.name}-{digest[:16]}"
+        return f"{task.name}-{digest[:DIGEST]}"
 
     def require_mine(self, tasks: Sequence[Task[Item]]) -> None:
         """Refuse a folder that holds parts of another study, which would be lost when this one ends.
@@ -169,16 +172,35 @@ class Parts(Generic[Result]):
         """
         others = self._names() - {self.key(task) for task in tasks}
         if others:
-            raise OutputError(
-                f"{self.folder} holds {len(others)} samples of another study that did not end; end that one with the "
-                f"command that began it, name another folder with --output, or drop them with --force"
-            )
+            raise OutputError(f"{self.folder} holds {len(others)} samples of another study that did not end; {END_IT}")
 
     def _names(self) -> set[str]:
-        # The folder is listed, as a network file system may remember for a while that a single name was not there.
-        # Hidden ones are claims and unfinished work, perhaps of a process that was killed.
-        names = {path.name for path in self.folder.iterdir()} if self.folder.is_dir() else set()
-        return {name for name in names if not name.startswith(".")}
+        return part_names(self.folder)
+
+
+def part_names(folder: Path) -> set[str]:
+    """Names of the finished parts in a folder."""
+    # The folder is listed, as a network file system may remember for a while that a single name was not there.
+    # Hidden ones are claims and unfinished work, perhaps of a process that was killed.
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    return {name for name in names if not name.startswith(".")}
+
+
+def require_named(folder: Path, samples: Iterable[str]) -> None:
+    """Refuse a folder that holds parts of other samples; what `Parts.require_mine` can tell before settings are known.
+
+    Raises
+    ------
+    OutputError
+        If it does, with how many there are and one of them.
+    """
+    known = set(samples)
+    others = sorted(name for part in part_names(folder) if (name := part[: -DIGEST - 1]) not in known)
+    if others:
+        raise OutputError(
+            f"{folder} holds {len(others)} samples that are not asked for now, such as {others[0]}, of a study that "
+            f"did not end; {END_IT}"
+        )
 
 
 def _finish(

@@ -4,21 +4,25 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ecokv_cli.errors import DumpError, MethodError
+from ecokv_cli.eviction.budget import require_budget
 from ecokv_cli.eviction.fidelity import HeldOut
 from ecokv_cli.eviction.route import Route
+from ecokv_cli.studies.selecting import require_budgets
 from ecokv_cli.studies.tables import Table
+from ecokv_cli.studies.twins import marks_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
-    from ecokv_cli.dump.schema import Manifest
+    from ecokv_cli.eviction.budget import Budget
     from ecokv_cli.eviction.method import Method
 
 ROUTE_METHODS = ("snapkv", "keydiff", "manifoldkv", "knorm", "vnorm", "snapkv+mixkv", "snapkv+ecokv")
@@ -34,13 +38,13 @@ class RouteSettings:
     methods
         Candidates; of equal errors the earlier one wins.
     budgets
-        A route is made for each.
+        A route is made for each: an int of tokens, or a float 0 < r < 1, the share of each sample's own prompt.
     assignments, seed
         How many random routes with the same method counts it is compared with, and the seed of their draw.
     """
 
     methods: tuple[Method, ...]
-    budgets: tuple[int, ...]
+    budgets: tuple[Budget, ...]
     assignments: int = 100
     seed: int = 0
 
@@ -55,7 +59,18 @@ class RouteSettings:
                 )
             Route.of([method])
             for budget in self.budgets:
+                require_budget(budget)
                 method.require_budget(budget)
+
+    def require_fit(self, dump: Dump) -> None:
+        """Refuse a sample of which a share can hold neither the whole prompt nor what a method protects.
+
+        Raises
+        ------
+        MethodError
+            Naming the sample.
+        """
+        require_budgets(dump.manifest.sample, len(dump.manifest.tokens.ids), product(self.methods, self.budgets))
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,7 @@ class Routing:
     profile: Table
     routes: Table
     random: Table
-    chosen: dict[int, Route] = field(default_factory=dict)
+    chosen: dict[Budget, Route] = field(default_factory=dict)
 
     @property
     def tables(self) -> list[Table]:
@@ -109,13 +124,17 @@ def route_study(
     Raises
     ------
     DumpError
-        If a sample is in both sets, or the models differ.
+        If a sample is in both sets (see `marks_of`), or the models differ.
+    MethodError
+        If a share of a sample's prompt cannot hold what a method protects.
 
     Notes
     -----
     After the abstract of arXiv 2606.15157.
     """
     _require_apart(calibration, evaluation)
+    for dump in (*calibration, *evaluation):
+        settings.require_fit(dump)
     total = len(calibration) + len(evaluation)
     first = calibration[0].opened()
     model, windows = first.manifest.model, first.windows
@@ -159,7 +178,7 @@ def _route(methods: Sequence[Method], layers: Sequence[int], total: int) -> Rout
 def _judge(
     result: Routing,
     model: str,
-    budget: int,
+    budget: Budget,
     settings: RouteSettings,
     best: np.ndarray,
     unseen: np.ndarray,
@@ -189,7 +208,7 @@ def _errors(dump: Dump, layers: Sequence[int], settings: RouteSettings) -> np.nd
     for place, layer in enumerate(dump.layers(layers)):
         held_out = HeldOut(layer)
         for m, method in enumerate(settings.methods):
-            scores = method.scores(layer, max(settings.budgets))
+            scores = method.shared_scores(layer, settings.budgets)
             for b, budget in enumerate(settings.budgets):
                 judged = held_out.judge(method.select(layer, budget, scores))
                 errors[b, place, m] = float(judged.error.mean())
@@ -202,22 +221,18 @@ def _require_apart(calibration: Sequence[Dump], evaluation: Sequence[Dump]) -> N
             f"{len(calibration)} calibration and {len(evaluation)} evaluation samples: both need at least one; "
             f"dump more samples, or name another run with --evaluate"
         )
-    model = calibration[0].manifest.model
-    seen: dict[tuple[str, ...], Path] = {}
+    model = calibration[0].manifest.model.identity
+    seen: dict[str, Path] = {}
     for number, dump in enumerate((*calibration, *evaluation)):
-        manifest = dump.manifest
-        twin = seen.get(_content(manifest))
+        marks = marks_of(dump)
+        twin = next((seen[mark] for mark in marks if mark in seen), None)
         if number < len(calibration):
-            seen[_content(manifest)] = dump.folder
+            seen |= dict.fromkeys(marks, dump.folder)
         elif twin:
             raise DumpError(
                 f"{dump.folder} is the same sample as {twin}, which the route is made from; "
                 f"a route must be judged on other samples"
             )
-        if manifest.model.config_sha256 != model.config_sha256:
-            raise DumpError(f"{dump.folder}: a dump of {manifest.model.id}, the first is of {model.id}")
-
-
-def _content(manifest: Manifest) -> tuple[str, ...]:
-    """What makes two samples the same: images and rendered prompt."""
-    return (*(image.sha256 for image in manifest.images), manifest.rendered_sha256)
+        differing = model.told_apart(dump.manifest.model.identity)
+        if differing:
+            raise DumpError(f"{dump.folder}: a dump of {differing[1]}, the first is of {differing[0]}; one at a time")

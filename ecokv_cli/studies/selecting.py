@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ecokv_cli.errors import MethodError
-from ecokv_cli.eviction.budget import tokens_of
 from ecokv_cli.eviction.layer import Layer
 from ecokv_cli.eviction.method import Method
+from ecokv_cli.eviction.route import Route
 from ecokv_cli.geometry.similarity import working
 from ecokv_cli.studies.measuring import clock
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from ecokv_cli.eviction.budget import Budget
-    from ecokv_cli.eviction.route import Route
     from ecokv_cli.eviction.selection import Selection
     from ecokv_cli.models.capture import Captured
     from ecokv_cli.models.loading import LoadedModel
@@ -40,6 +39,13 @@ def require_budgets(sample: str, tokens: int, arms: Iterable[tuple[Method | Rout
             method.require_budget(budget, tokens)
         except MethodError as error:
             raise MethodError(f"sample {sample}: {error}") from None
+
+
+def require_layers(methods: Iterable[Method | Route], layers: int) -> None:
+    """Refuse a route that does not fit a model of `layers` layers; raises as `Route.require_layers` does."""
+    for method in methods:
+        if isinstance(method, Route):
+            method.require_layers(layers)
 
 
 def capture_for(loaded: LoadedModel, inputs: dict[str, Any], settings: EvaluateSettings, *, decode: int) -> Captured:
@@ -87,10 +93,9 @@ def select_arms(layer: Layer, arms: Sequence[Arm]) -> tuple[list[Selection], lis
     device = layer.keys.device
     for mine in numbers.values():
         method, budgets = arms[mine[0]].method, [arms[number].budget or layer.tokens for number in mine]
-        largest = max(min(tokens_of(budget, layer.tokens), layer.tokens) for budget in budgets)
         own = replace(layer)  # without what other methods computed and left there, so that each pays for its own
         began = clock(device)
-        scores = None if method.keeps_all else method.scores(own, largest)
+        scores = method.shared_scores(own, budgets)
         scoring = clock(device) - began
         for number, budget in zip(mine, budgets, strict=True):
             began = clock(device)

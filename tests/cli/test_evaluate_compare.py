@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 
 import pytest
 
@@ -53,6 +54,18 @@ def test_evaluate_goes_on_where_it_was(ecokv, tmp_path, monkeypatch):
     status, _, err = ecokv(*EVALUATE, "--method", "keydiff")
     assert status == 1
     assert "holds 1 samples of another study that did not end" in err
+    # What fewer samples would leave out is told before a model is loaded.
+    other = tmp_path / "r" / ".evaluation-parts" / f"page-0007-{16 * '0'}"
+    other.mkdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("ecokv_cli.models.loading.load_model", lambda *_, **__: pytest.fail("a model was loaded"))
+        status, _, err = ecokv(*EVALUATE)
+    assert status == 1
+    assert re.search(
+        r"holds 1 samples that are not asked for now, such as page-0007, of a study that did not end; end that one "
+        r"with the command that began it, name another folder with --output, or drop them with --force\n$", err,
+    )  # fmt: skip
+    other.rmdir()
     status, _, err = ecokv(*EVALUATE)
     assert status == 0
     assert "1 of 3 samples were there already" in err

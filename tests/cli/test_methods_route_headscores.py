@@ -75,7 +75,7 @@ def test_a_method_is_explained(ecokv, spec):
     for kind in parts:
         for text in (kind.formula, kind.source, kind.deviations):
             assert one_line(text).search(out)
-        for need in kind.needs:
+        for need in kind().needs:
             assert re.search(rf"needs +{need} \(.+\)", out)
         for name, default in vars(kind()).items():
             ending = rf"\([^()]*,\s+default\s+{re.escape(_written(default))}\) *$"
@@ -104,6 +104,18 @@ def test_other_windows_and_options_than_the_defaults_are_shown(ecokv):
     assert "default false; here true" in out
     out = ecokv("methods", "mmr[profile=quadratic,l1=1:2:3,l2=0:0:1]")[1]
     assert "default 0.5; here 1.0:2.0:3.0" in out
+
+
+def test_what_has_no_part_in_a_method_is_not_listed(ecokv):
+    out = ecokv("methods", "adakv[base=keydiff]", "--json")[1]
+    found = json.loads(out)
+    assert found["observation window"] is None
+    assert found["adakv"]["needs"] == {"keys": "always dumped"}
+    assert found["adakv"]["options"].keys() == {"floor", "base", "compat"}
+    assert list(json.loads(ecokv("methods", "adakv[base=vnorm]", "--json")[1])["adakv"]["needs"]) == ["values"]
+    found = json.loads(ecokv("methods", "adakv[base=snapkv]", "--json")[1])
+    assert list(found["adakv"]["needs"]) == ["keys", "window_queries"]
+    assert found["adakv"]["options"].keys() == vars(HOSTS["adakv"]()).keys()
 
 
 def test_a_route_is_explained_leg_by_leg(ecokv):
@@ -196,9 +208,13 @@ def test_dumps_without_boxes_make_no_table(ecokv, many, tmp_path):
 
 
 def test_sparsemm_asks_for_the_table_and_checks_it(ecokv, many, tmp_path):
+    model = open_dump(many / "dump" / "small").manifest.model
     status, out, err = ecokv("evict", many, "--method", "sparsemm")
     assert (status, out, err.count("\n")) == (1, "", 1)
-    assert re.search(r"sparsemm needs head scores, .*`ecokv headscores RUN` and give it with --head-scores FILE", err)
+    assert re.search(r"sparsemm needs head scores, .*`ecokv headscores RUN` and give them with --head-scores FILE", err)
+    assert (
+        f"[layers, query heads] [{model.layers}, {model.query_heads}] of this very model, and no table was given" in err
+    )
     assert not (many / "eviction").exists()
     table = {
         "kind": "ecokv head scores 1", "model": "other/model", "config_sha256": "x", "samples": 1, "tokens": 1,
@@ -207,10 +223,16 @@ def test_sparsemm_asks_for_the_table_and_checks_it(ecokv, many, tmp_path):
     (tmp_path / "other.json").write_text(json.dumps(table))
     status, out, err = ecokv("evict", many, "--method", "sparsemm", "--head-scores", "other.json")
     assert (status, out, err.count("\n")) == (1, "", 1)
-    model = open_dump(many / "dump" / "small").manifest.model
     assert "other.json: head scores of 28 layers x 28 query heads (other/model), " in err
-    assert f"the dump's model has {model.layers} x {model.query_heads} ({model.id})" in err
+    assert f"the model here has {model.layers} x {model.query_heads} ({model.id})" in err
     assert "make a table for this model with `ecokv headscores RUN`" in err
+    # Of the same shape and name, but not of this configuration: another checkpoint of the architecture.
+    table |= {"model": model.id, "scores": [[1.0] * model.query_heads] * model.layers}
+    (tmp_path / "other.json").write_text(json.dumps(table))
+    status, out, err = ecokv("evict", many, "--method", "sparsemm", "--head-scores", "other.json")
+    assert (status, out, err.count("\n")) == (1, "", 1)
+    assert f"head scores of {model.id} with configuration x, the model here is {model.id} with configuration " in err
+    assert not (many / "eviction").exists()
 
 
 def test_h2o_works_where_received_attention_was_dumped_and_says_how_to_dump_it_elsewhere(ecokv, many, run_folder):
@@ -246,6 +268,25 @@ def test_a_route_is_chosen_on_some_samples_and_judged_on_the_others(ecokv, many)
     assert ecokv("evict", many, "--method", route, "-b", "64", "--limit", "1", "-q")[0] == 0
     assert {row["method"] for row in rows(many / "eviction" / "methods.csv")} == {route}
     assert {row["kept"] for row in rows(many / "eviction" / "ledger.csv")} == {"64"}
+
+
+def test_a_route_is_made_for_a_share_of_the_prompt_too(ecokv, many):
+    methods = ("--method", "snapkv", "--method", "keydiff", "--assignments", "3", "-w", "8", "--format", "png")
+    status, out, err = ecokv("route", many, "-r", "0.25", "-b", "64", *methods, "--json")
+    assert status == 0, err
+    assert json.loads(out)["settings"]["budgets"] == "64, 0.25"
+    routes = rows(many / "routing" / "routes.csv")
+    assert [(row["budget"], row["kind"]) for row in routes][::3] == [("64", "profiled"), ("0.25", "profiled")]
+    (route,) = [row["route"] for row in routes if (row["budget"], row["kind"]) == ("0.25", "profiled")]
+    assert f"budget 0.25: {route}" in err
+    figures = json.loads((many / "routing" / "figures" / "figures.json").read_text(encoding="utf-8"))
+    assert [each["stem"] for each in figures] == ["route_profile_budget_64", "route_profile_budget_0_25"]
+    assert "at a budget of 25 % of the prompt, mean over 2 calibration samples" in figures[1]["caption"]
+    # A share alone replaces the default, and one that cannot hold the window is refused before any work.
+    status, out, err = ecokv("route", many, "-r", "0.01", *methods, "--force")
+    assert (status, out) == (2, "")
+    assert "snapkv[window=8]: budget 0.01, which is 4 of the prompt's" in err
+    assert rows(many / "routing" / "routes.csv") == routes
 
 
 def test_another_run_may_judge_but_never_with_the_same_sample(ecokv, many, run_folder, tmp_path):

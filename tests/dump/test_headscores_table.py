@@ -36,7 +36,9 @@ def file(tmp_path):
 def test_a_table_comes_back_as_written(file, layers, heads, data, name):
     rows = data.draw(st.lists(st.tuples(*[finite] * heads), min_size=layers, max_size=layers))
     rows[0] = (0.25, *rows[0][1:])
-    table = HeadScores(name, "ab", data.draw(st.integers(0)), 3, tuple(rows))
+    table = HeadScores(
+        name, "ab", data.draw(st.integers(0)), 3, tuple(rows), data.draw(st.none() | st.text(max_size=7))
+    )
     write_head_scores(file, table, force=True)
     assert read_head_scores(file) == table
     assert [path.name for path in file.parent.iterdir()] == [file.name]
@@ -52,18 +54,51 @@ def test_the_scores_of_the_model_are_handed_out_as_they_are():
 def test_another_shape_names_both_shapes_and_the_command(layers, heads, shape):
     model = replace(MODEL, id="large", layers=layers, query_heads=heads)
     wanted = (
-        f"scores.json: head scores of 3 layers x 6 query heads (tiny), the dump's model has {shape} (large); "
+        f"scores.json: head scores of 3 layers x 6 query heads (tiny), the model here has {shape} (large); "
         "make a table for this model with `ecokv headscores RUN`"
     )
     with pytest.raises(DumpError, match=re.escape(wanted)):
         TABLE.for_model(model, "scores.json")
 
 
-def test_another_model_of_the_same_shape_is_refused_and_a_copy_under_another_name_is_not():
-    other = replace(MODEL, id="large", config_sha256="1" * 64)
-    with pytest.raises(DumpError, match=r"head scores of tiny, the dump is of large; .*`ecokv headscores RUN`"):
-        TABLE.for_model(other, "file")
-    assert TABLE.for_model(replace(MODEL, id="a/copy"), "file").shape == (3, 6)
+COMMITS = ("1234567890abcdef" * 3)[:40], "f" * 40
+
+
+@pytest.mark.parametrize(("table", "model", "message"), [
+    ({}, {"id": "large"}, "head scores of tiny, the model here is large; "),
+    ({}, {"id": "large", "config_sha256": "1" * 64}, "head scores of tiny, the model here is large; "),
+    (
+        {}, {"config_sha256": "1" * 64},
+        "head scores of tiny with configuration 000000000000, the model here is tiny with configuration 111111111111 "
+        "(another folder, dtype or version); ",
+    ),
+    (
+        {"revision": COMMITS[0]}, {"revision": COMMITS[1]},
+        "head scores of tiny at commit 1234567890ab, the model here is tiny at commit ffffffffffff; ",
+    ),
+    # A branch is no commit, and a table without one cannot be held against it.
+    ({"revision": "main"}, {"revision": "main", "id": "large"}, "head scores of tiny, the model here is large; "),
+    ({}, {"revision": COMMITS[0], "config_sha256": "1" * 64}, "head scores of tiny with configuration 000000000000, "),
+])  # fmt: skip
+def test_another_checkpoint_of_the_same_shape_is_refused_with_what_tells_it_apart(table, model, message):
+    with pytest.raises(DumpError, match=re.escape(f"file: {message}") + ".*with `ecokv headscores RUN`$"):
+        replace(TABLE, **table).for_model(replace(MODEL, **model), "file")
+
+
+@pytest.mark.parametrize(("table", "model"), [
+    ({}, {}),
+    ({}, {"revision": COMMITS[0]}),  # a table of before there were revisions in tables
+    ({"revision": COMMITS[0]}, {"revision": COMMITS[0]}),
+    # One commit is one checkpoint, in whatever dtype, cache or fork it was loaded.
+    ({"revision": COMMITS[0]}, {"revision": COMMITS[0], "id": "a/fork", "config_sha256": "1" * 64}),
+])  # fmt: skip
+def test_the_same_checkpoint_is_not_refused(table, model):
+    assert replace(TABLE, **table).for_model(replace(MODEL, **model), "file").shape == (3, 6)
+
+
+def test_the_shape_is_looked_at_first():
+    with pytest.raises(DumpError, match="3 layers x 6 query heads"):
+        replace(TABLE, revision=COMMITS[0]).for_model(replace(MODEL, layers=7, revision=COMMITS[0]), "file")
 
 
 def test_an_existing_file_needs_force_and_what_cannot_be_written_leaves_nothing(file, tmp_path):
@@ -102,6 +137,7 @@ def test_an_existing_file_needs_force_and_what_cannot_be_written_leaves_nothing(
     (text_of(scores=[[10**400]]), "layer 0, head 0: a score must be a number"),
     (text_of(scores=[[0.0, 0.0]]), "all scores are 0"),
     (text_of(model=None), "model, config_sha256, samples or tokens is missing"),
+    (text_of(revision=7), "revision is int, expected text or null"),
     (text_of(samples=1.5), "model, config_sha256, samples or tokens is missing"),
     (text_of(tokens=True), "model, config_sha256, samples or tokens is missing"),
     (text_of().replace("17", "1" * 5000), "cannot be read as head scores"),

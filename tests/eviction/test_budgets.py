@@ -281,9 +281,15 @@ def test_a_method_without_what_it_needs_says_how_to_get_it():
     for spec, way in {
         "h2o": "h2o needs received attention, .*--received-attention",
         "observed+ecokv": "observed needs received attention, .*--received-attention",
-        "sparsemm": "sparsemm needs head scores, .*ecokv headscores RUN.*--head-scores FILE",
+        "sparsemm": r"sparsemm needs head scores, \[layers, query heads\] \[5, 6\] of this very model, and no table "
+        "was given; .*ecokv headscores RUN.*--head-scores FILE",
     }.items():
         with pytest.raises(DumpError, match=way):
             at_window(spec, 3).select(layer, 11)
+    other = replace(layer, head_scores=torch.ones(6, 5))
+    with pytest.raises(
+        DumpError, match=r"heads\] \[5, 6\] of .*, and the table given is \[6, 5\]; .*ecokv headscores RUN"
+    ):
+        at_window("sparsemm", 3).select(other, 11)
     with pytest.raises(DumpError, match=r"no decode queries.*--ignore-eos"):
         parse_method("oracle").select(random_layer(steps=0), 11)

@@ -193,8 +193,12 @@ def test_no_head_at_the_right_place_is_an_error_and_no_table_of_zeros():
 def test_samples_of_two_models_are_refused():
     good = boxed(("6",), [("61", CELL[7])])
     other = boxed(("6",), [("61", CELL[7])], model="large", digest="1" * 64)
-    with pytest.raises(DumpError, match="a dump of large, the others are of tiny"):
+    with pytest.raises(DumpError, match="a dump of large, the first is of tiny"):
         head_scores([good, other])
+    # Two checkpoints of one architecture have one configuration.
+    for change in ({"model": "large"}, {"digest": "1" * 64}):
+        with pytest.raises(DumpError, match=r"a dump of .*, the first is of tiny"):
+            head_scores([good, boxed(("6",), [("61", CELL[7])], **change)])
 
 
 def test_scores_are_finite_and_never_negative():

@@ -6,7 +6,7 @@ import pytest
 
 from ecokv_cli.engines.workers import Outcome, Tell
 from ecokv_cli.errors import DumpError, OutputError
-from ecokv_cli.studies.parts import Codec, Parts, Task, tables_codec
+from ecokv_cli.studies.parts import Codec, Parts, Task, require_named, tables_codec
 from ecokv_cli.studies.tables import Table
 
 
@@ -133,7 +133,23 @@ def test_a_cut_part_is_named(tmp_path):
 def test_parts_of_another_study_are_not_passed_over_in_silence(tmp_path):
     work = Work()
     work.gather(parts(tmp_path, beta=1))
-    (tmp_path / ".c-0123.partial").mkdir()  # of a process that was killed
+    (parts(tmp_path).folder / ".c-0123.partial").mkdir()  # of a process that was killed
     parts(tmp_path, beta=1).require_mine(work.tasks())
     with pytest.raises(OutputError, match="holds 3 samples of another study"):
         parts(tmp_path, beta=2).require_mine(work.tasks())
+
+
+def test_parts_of_samples_that_are_not_asked_for_are_named_without_any_settings(tmp_path):
+    work = Work()
+    work.gather(parts(tmp_path, beta=1))
+    folder = parts(tmp_path).folder
+    names = [task.name for task in work.tasks()]
+    require_named(folder, names)
+    require_named(folder, [*names, "more-of-them"])
+    require_named(folder / "nothing", names)
+    (folder / ".z-0123.partial").mkdir()  # of a process that was killed
+    for left in (names[1:], names[:1]):
+        other = min(set(names) - set(left))
+        count = len(names) - len(left)
+        with pytest.raises(OutputError, match=rf"holds {count} samples that are not asked for now, such as {other}, "):
+            require_named(folder, left)

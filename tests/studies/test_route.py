@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from memory_dumps import memory_dump
 
-from ecokv_cli.errors import DumpError, MethodError
+from ecokv_cli.errors import DumpError, MethodError, UsageError
 from ecokv_cli.eviction.fidelity import HeldOut
 from ecokv_cli.eviction.spec import parse_method, parse_methods
 from ecokv_cli.studies.route import RouteSettings, route_study
@@ -133,6 +133,24 @@ def test_no_sample_may_choose_and_judge_whatever_its_name(names):
     first, second = (memory_dump(name, seed=i, layers=LAYERS) for i, name in enumerate(names))
     with pytest.raises(DumpError, match=r"is the same sample as .*s0, .*judged on other samples"):
         route_study([*dumps(5, 1), first], [*dumps(6, 1), second], settings())
+
+
+def test_shares_of_the_prompt_are_budgets_too():
+    calibration, evaluation = dumps(0, 2), dumps(2, 1)
+    chosen = settings(budgets=(BUDGET, 0.37))
+    result = route_study(calibration, evaluation, chosen)
+    assert list(result.chosen) == [BUDGET, 0.37]
+    # 0.37 of 29 is 10.73: 11 tokens.
+    for table in result.tables:
+        tokens, share = ([{**row, "budget": None} for row in table.where(budget=b)] for b in (BUDGET, 0.37))
+        assert tokens == share
+        assert tokens or table.name == "random"
+    with pytest.raises(
+        MethodError, match=r"sample s0: snapkv\[window=3\]: budget 0.05, which is 1 of the prompt's 29 "
+    ):
+        route_study(calibration, evaluation, settings(budgets=(0.05,)))
+    with pytest.raises(UsageError, match=r"budget 1\.5: a share of the prompt lies between 0 and 1"):
+        settings(budgets=(1.5,))
 
 
 @pytest.mark.parametrize("change", [{"page": "two"}, {"prompt": "another?"}])

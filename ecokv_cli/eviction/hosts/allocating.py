@@ -119,9 +119,14 @@ class AdaKV(Allocating):
             raise MethodError(f"adakv: normalise=true needs attention scores, base={self.base} has none")
 
     @property
-    def observes(self) -> bool:
-        """Only with snapkv as its base."""
-        return self.base == "snapkv"
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # here an option decides
+        """What its base needs."""
+        return super().needs if self.base == "snapkv" else _BASES[self.base].needs
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """What is of attention alone, with another base than snapkv."""
+        return () if self.base == "snapkv" else ("kernel", "pooling", "gqa", "normalise")
 
     @property
     def scores_attention(self) -> bool:
@@ -178,7 +183,7 @@ class SparseMM(Allocating):
         from ecokv_cli.eviction.allocation import sparse_counts
 
         layer = asked.layer
-        table = layer.require("head_scores", "sparsemm")[list(layer.evicting)]
+        table = layer.require_head_scores("sparsemm")[list(layer.evicting)]
         counts = sparse_counts(table, layer.kv_heads, budget, keep, layer.tokens, self.floor, self.compat)
         return counts[layer.evicting.index(layer.index)].to(scores.device)
 

@@ -51,7 +51,8 @@ class Host:
     shares_by_score
         Whether the heads of a layer share its budget by their scores.
     formula, needs, source, deviations
-        For people: what is computed, from which tensors of a dump, where it comes from, and where it differs.
+        For people: what is computed, from which tensors of a dump, where it comes from, and where it differs. Where
+        options decide what is needed, `needs` is a property.
     """
 
     default_window: ClassVar[int] = 0
@@ -68,6 +69,11 @@ class Host:
     def observes(self) -> bool:
         """Whether it scores with the queries of the observation window."""
         return "window_queries" in self.needs
+
+    @property
+    def idle(self) -> tuple[str, ...]:
+        """Options that have no effect beside the others."""
+        return ()
 
     @property
     def scores_attention(self) -> bool:
