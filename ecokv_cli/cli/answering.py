@@ -106,8 +106,8 @@ def depends_on(facts: ModelFacts, settings: EvaluateSettings) -> dict[str, Any]:
     """What every answer depends on besides its sample and its arm."""
     return {
         "steps": settings.steps, "template": settings.template, "model": facts.info.id,
-        "config": facts.info.config_sha256, "revision": facts.info.revision, "dtype": facts.dtype,
-        "backend": facts.backend,
+        "config": facts.info.config_sha256, "weights": facts.info.weights_sha256, "revision": facts.info.revision,
+        "dtype": facts.dtype, "backend": facts.backend,
         "head_scores": None if settings.head_scores is None else settings.head_scores.tolist(),
     }  # fmt: skip
 

@@ -97,9 +97,7 @@ def evict_step(
         place,
         read_head_scores(head_scores).for_model(samples[0].manifest.model, str(head_scores)) if head_scores else None,
     )
-    settings.require_any_fit(samples)
-    for dump in () if keep_going else samples:
-        settings.require_fit(dump)
+    settings.require_fits(samples, every=not keep_going)
     windows = {method.keep_window for method in settings.methods if not method.keeps_all}
     described = {
         "methods": ", ".join(m.name for m in settings.methods), "budgets": ", ".join(map(str, settings.budgets)),

@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -22,6 +22,12 @@ KIND = "ecokv head scores 1"
 LARGEST = 1e9
 """Far above any score (at most 1 per token), and far below where sums overflow."""
 
+_FIELDS: dict[str, tuple[tuple[type, ...], str | None]] = {
+    "model": ((str,), None), "config_sha256": ((str,), None), "samples": ((int,), None), "tokens": ((int,), None),
+    "revision": ((str, type(None)), None), "weights_sha256": ((str,), ""),
+}  # fmt: skip
+"""What a file holds besides the scores: kinds, and what stands for a field that is not there."""
+
 
 @dataclass(frozen=True)
 class HeadScores:
@@ -29,7 +35,7 @@ class HeadScores:
 
     Attributes
     ----------
-    model, config_sha256, revision
+    model, config_sha256, revision, weights_sha256
         Whose heads these are, see `Identity`.
     samples, tokens
         How many samples and counted tokens the means are over.
@@ -43,6 +49,7 @@ class HeadScores:
     tokens: int
     scores: tuple[tuple[float, ...], ...]
     revision: str | None = None
+    weights_sha256: str = ""
 
     def for_model(self, model: ModelInfo, where: str) -> torch.Tensor:
         """The scores ``[L, H_q]``, if they are those of `model`.
@@ -59,7 +66,9 @@ class HeadScores:
                 f"{where}: head scores of {found[0]} layers x {found[1]} query heads ({self.model}), the model here "
                 f"has {wanted[0]} x {wanted[1]} ({model.id}); {way_out}"
             )
-        differing = Identity(self.model, self.revision, self.config_sha256).told_apart(model.identity)
+        differing = Identity(self.model, self.revision, self.config_sha256, self.weights_sha256).told_apart(
+            model.identity
+        )
         if differing:
             raise DumpError(f"{where}: head scores of {differing[0]}, the model here is {differing[1]}; {way_out}")
         return torch.tensor(self.scores, dtype=torch.float64)
@@ -118,10 +127,8 @@ def read_head_scores(path: Path) -> HeadScores:
         )
     if not any(score > 0 for row in rows for score in row):
         raise DumpError(f"{path}: all scores are 0, which gives no head a share; make the table on other samples")
-    model, digest, samples, tokens = (data.get(name) for name in ("model", "config_sha256", "samples", "tokens"))
-    if not isinstance(model, str) or not isinstance(digest, str) or type(samples) is not int or type(tokens) is not int:
-        raise DumpError(f"{path}: model, config_sha256, samples or tokens is missing; make the table again")
-    revision = data.get("revision")
-    if revision is not None and not isinstance(revision, str):
-        raise DumpError(f"{path}: revision is {type(revision).__name__}, expected text or null; make the table again")
-    return HeadScores(model, digest, samples, tokens, tuple(tuple(map(float, row)) for row in rows), revision)
+    given: dict[str, Any] = {name: data.get(name, default) for name, (_, default) in _FIELDS.items()}
+    wrong = [name for name, (kinds, _) in _FIELDS.items() if type(given[name]) not in kinds]
+    if wrong:
+        raise DumpError(f"{path}: {wrong[0]} is missing or not as it was written; make the table again")
+    return HeadScores(scores=tuple(tuple(map(float, row)) for row in rows), **given)

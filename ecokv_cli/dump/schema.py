@@ -19,6 +19,8 @@ SCHEMA_VERSION = "1.1"
 class ModelInfo:
     """Which model was run and how its attention is shaped.
 
+    `config_sha256` and `weights_sha256` are digests of the configuration and of some numbers of every weight, the same
+    from whatever folder the model was loaded; the latter is empty where it was not taken.
     `code` names files of the checkpoint whose code was run, with the start of their sha256; empty where none was.
     `chat_template` is the sha256 of a template that was given in place of the model's own, empty where none was, and
     `system` the system message put before each prompt, None where there is none.
@@ -37,11 +39,12 @@ class ModelInfo:
     code: tuple[str, ...] = ()
     chat_template: str = ""
     system: str | None = None
+    weights_sha256: str = ""
 
     @property
     def identity(self) -> Identity:
         """What tells it from other models."""
-        return Identity(self.id, self.revision, self.config_sha256)
+        return Identity(self.id, self.revision, self.config_sha256, self.weights_sha256)
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import inspect
-import json
 import re
 import warnings
 from contextlib import nullcontext
@@ -22,6 +21,7 @@ from transformers.utils.hub import cached_file
 from ecokv_cli.dump.schema import ModelInfo
 from ecokv_cli.errors import ModelError, UsageError
 from ecokv_cli.models.attention import use_backend
+from ecokv_cli.models.fingerprint import config_digest, weights_digest
 from ecokv_cli.models.gguf import parsed_once
 from ecokv_cli.models.processors import load_processor
 from ecokv_cli.models.support import require_supported, require_supported_config
@@ -229,13 +229,13 @@ def _describe(source: str, revision: str | None, model: Any, options: dict[str, 
     text = config.get_text_config(decoder=True)
     queries = text.num_attention_heads
     head_dim = getattr(text, "head_dim", None) or text.hidden_size // queries
-    digest = hashlib.sha256(json.dumps(config.to_dict(), sort_keys=True, default=str).encode()).hexdigest()
     return ModelInfo(
         id=Path(source).name if Path(source).exists() else source,
         revision=None if Path(source).exists() else _commit(source, revision),
         architecture=type(model).__name__,
         model_type=config.model_type,
-        config_sha256=digest,
+        config_sha256=config_digest(config.to_dict()),
+        weights_sha256=weights_digest(model),
         layers=text.num_hidden_layers,
         query_heads=queries,
         kv_heads=getattr(text, "num_key_value_heads", None) or queries,

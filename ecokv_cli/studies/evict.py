@@ -62,14 +62,14 @@ class EvictSettings:
         for budget in self.budgets:
             require_budget(budget)
 
-    def require_any_fit(self, samples: Sequence[Dump]) -> None:
-        """Refuse what goes with none of the samples, so that it is told once and before any work.
+    def require_fits(self, samples: Sequence[Dump], *, every: bool) -> None:
+        """Refuse what goes with none of the samples, or not with `every` one, before any work.
 
         Raises
         ------
         MethodError
             For a budget in tokens that can hold neither what a method protects nor any of the prompts, or a route that
-            does not fit the model's layers.
+            does not fit the model's layers. With `every`, for what `require_fit` refuses.
         """
         require_layers(self.methods, samples[0].manifest.model.layers)
         for method, budget in product(self.methods, self.budgets):
@@ -78,6 +78,8 @@ class EvictSettings:
             except MethodError:
                 if all(len(dump.manifest.tokens.ids) > budget for dump in samples):
                     raise
+        for dump in samples if every else ():
+            self.require_fit(dump)
 
     def require_fit(self, dump: Dump) -> None:
         """Refuse a sample of which a budget can hold neither the whole prompt nor what a method protects.

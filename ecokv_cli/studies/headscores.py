@@ -124,7 +124,9 @@ def combined(samples: Sequence[Dump], hits: Iterable[Hits]) -> HeadScoring:
     if not total.any():
         raise DumpError(f"in {used} samples no head ever looked at the right place, so there is nothing to share by")
     rows = tuple(tuple(row) for row in (total / used).tolist())
-    return HeadScoring(HeadScores(first.id, first.config_sha256, used, tokens, rows, first.revision), skipped)
+    return HeadScoring(
+        HeadScores(first.id, first.config_sha256, used, tokens, rows, first.revision, first.weights_sha256), skipped
+    )
 
 
 def hits_codec() -> Codec[Hits]:

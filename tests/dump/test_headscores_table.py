@@ -37,7 +37,7 @@ def test_a_table_comes_back_as_written(file, layers, heads, data, name):
     rows = data.draw(st.lists(st.tuples(*[finite] * heads), min_size=layers, max_size=layers))
     rows[0] = (0.25, *rows[0][1:])
     table = HeadScores(
-        name, "ab", data.draw(st.integers(0)), 3, tuple(rows), data.draw(st.none() | st.text(max_size=7))
+        name, "ab", data.draw(st.integers(0)), 3, tuple(rows), data.draw(st.none() | st.text(max_size=7)), "cd"
     )
     write_head_scores(file, table, force=True)
     assert read_head_scores(file) == table
@@ -69,12 +69,16 @@ COMMITS = ("1234567890abcdef" * 3)[:40], "f" * 40
     ({}, {"id": "large", "config_sha256": "1" * 64}, "head scores of tiny, the model here is large; "),
     (
         {}, {"config_sha256": "1" * 64},
-        "head scores of tiny with configuration 000000000000, the model here is tiny with configuration 111111111111 "
-        "(another folder, dtype or version); ",
+        "head scores of tiny with configuration 000000000000, the model here is tiny with configuration 111111111111; ",
     ),
     (
         {"revision": COMMITS[0]}, {"revision": COMMITS[1]},
         "head scores of tiny at commit 1234567890ab, the model here is tiny at commit ffffffffffff; ",
+    ),
+    # Weights that were trained on in the same folder.
+    (
+        {"weights_sha256": "a" * 64, "revision": COMMITS[0]}, {"weights_sha256": "b" * 64, "revision": COMMITS[0]},
+        "head scores of tiny with weights aaaaaaaaaaaa, the model here is tiny with weights bbbbbbbbbbbb; ",
     ),
     # A branch is no commit, and a table without one cannot be held against it.
     ({"revision": "main"}, {"revision": "main", "id": "large"}, "head scores of tiny, the model here is large; "),
@@ -89,6 +93,11 @@ def test_another_checkpoint_of_the_same_shape_is_refused_with_what_tells_it_apar
     ({}, {}),
     ({}, {"revision": COMMITS[0]}),  # a table of before there were revisions in tables
     ({"revision": COMMITS[0]}, {"revision": COMMITS[0]}),
+    # Neither does the same checkpoint in another folder, or one whose commit did not touch the weights.
+    (
+        {"weights_sha256": "a" * 64, "revision": COMMITS[0]},
+        {"weights_sha256": "a" * 64, "revision": COMMITS[1], "id": "copy", "config_sha256": "1" * 64},
+    ),
     # One commit is one checkpoint, in whatever dtype, cache or fork it was loaded.
     ({"revision": COMMITS[0]}, {"revision": COMMITS[0], "id": "a/fork", "config_sha256": "1" * 64}),
 ])  # fmt: skip
@@ -136,10 +145,10 @@ def test_an_existing_file_needs_force_and_what_cannot_be_written_leaves_nothing(
     (text_of(scores=[[None]]), "layer 0, head 0: a score must be a number"),
     (text_of(scores=[[10**400]]), "layer 0, head 0: a score must be a number"),
     (text_of(scores=[[0.0, 0.0]]), "all scores are 0"),
-    (text_of(model=None), "model, config_sha256, samples or tokens is missing"),
-    (text_of(revision=7), "revision is int, expected text or null"),
-    (text_of(samples=1.5), "model, config_sha256, samples or tokens is missing"),
-    (text_of(tokens=True), "model, config_sha256, samples or tokens is missing"),
+    (text_of(model=None), "model is missing or not as it was written"),
+    (text_of(revision=7), "revision is missing or not as it was written"),
+    (text_of(samples=1.5), "samples is missing or not as it was written"),
+    (text_of(tokens=True), "tokens is missing or not as it was written"),
     (text_of().replace("17", "1" * 5000), "cannot be read as head scores"),
 ])  # fmt: skip
 def test_what_is_no_table_is_refused_with_the_reason(file, text, message):

@@ -83,7 +83,7 @@ def test_a_budget_in_tokens_that_fits_no_sample_is_refused_at_once_and_one_that_
     samples = [memory_dump("one"), memory_dump("two")]
     for spec in ("snapkv[window=31]", "route[0-1=keydiff,2-=snapkv[window=31]]"):
         with pytest.raises(MethodError, match=r"^snapkv\[window=31\]: budget 17 is smaller .*raise --budget to 31"):
-            settings_of(spec, 29, 17).require_any_fit(samples)
+            settings_of(spec, 29, 17).require_fits(samples, every=False)
     # All of the prompt is kept at 29, and what a share comes to is known of a sample only.
-    settings_of("snapkv[window=31]", 29).require_any_fit(samples)
-    settings_of("snapkv[window=31]", 0.1).require_any_fit(samples)
+    settings_of("snapkv[window=31]", 29).require_fits(samples, every=False)
+    settings_of("snapkv[window=31]", 0.1).require_fits(samples, every=False)
