@@ -69,7 +69,7 @@ def reduce_analysis(results: Sequence[Analysis], measures: Sequence[str]) -> tup
             "sinks": Reduction(first=WITH_SINKS),
             "histogram": Reduction(
                 cells=("tensor", "layer", "kv_head", "bin_low", "bin_high"), level=("tensor",),
-                means=("share", "pairs", "exact"),
+                means=("share", "pairs", "exact", "seed"),
             ),
             "pca": _FIRST,
         },
@@ -105,7 +105,7 @@ def reduce_eviction(results: Sequence[Eviction], measures: Sequence[str], longes
             "positions": Reduction(level=BINS, series=("kept",), first=SAMPLES, prepare=recent),
             "roles": Reduction(cells=role, level=role, series=("share_of_role", "kept_tokens", "tokens")),
             "recency": Reduction(
-                cells=BINS, level=BINS, series=("kept",),
+                cells=BINS, level=BINS, means=("split",), series=("kept",),
                 prepare=partial(in_bins, widest=-(-longest // AGE_BINS), longest=longest),
             ),
             "overlap": Reduction(cells=("budget", "method_a", "method_b"), means=("jaccard",)),

@@ -33,6 +33,12 @@ def test_ridge_marks_the_median():
     assert median == pytest.approx([0.5 + 0.5 * 0.1 / 0.6] * 2)
 
 
+def test_the_caption_names_the_seed_of_sampled_pairs_only():
+    assert "Shares are of all 10 pairs" in cosine_distribution(histogram(0.1, 0.9)).caption
+    sampled = cosine_distribution(synthetic.cosine_histogram(3, 2)).caption
+    assert "Shares come from 3,001 sampled pairs of a head, drawn with seed 17." in sampled
+
+
 def test_ridges_average_over_heads():
     table = synthetic.cosine_histogram(3, 5)
     drawn = cosine_distribution(table).data.where(layer=1, bin_low=0.5).numbers("share")
