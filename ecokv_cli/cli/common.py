@@ -83,7 +83,7 @@ def keep(
     from ecokv_cli.studies.results import summarise, write_results, write_tables
     from ecokv_cli.studies.typeset import write_typeset
 
-    summary = summarise(samples, command_line(), versions(), findings.settings, findings.overview)
+    summary = summarise(samples, run.folder, command_line(), versions(), findings.settings, findings.overview)
     summary["failed"] = findings.failed
     folder = run.folder / findings.kind
     with fresh_folder(folder, force=force) as partial:
