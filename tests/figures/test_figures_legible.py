@@ -11,8 +11,9 @@ from album import EVERY
 from column_docs import TEXT, names_in
 from matplotlib.axis import Axis
 from matplotlib.text import Text
+from test_ablation import ablation, drawings
 
-from ecokv_cli.figures.compare import compare_methods
+from ecokv_cli.figures.compare import LAYER_MEASURES, compare_layers, compare_methods
 from ecokv_cli.figures.parts import WIDE
 from ecokv_cli.figures.planes import kept_in_plane
 from ecokv_cli.figures.redundancy import spearman_by_layer
@@ -61,6 +62,18 @@ def test_columns_beside_figures_are_explained(drawing, name):
 def test_words_stand_apart(drawing, width):
     for name in EVERY:
         words_stand_apart(drawing(name, width=width).figure)
+
+
+@pytest.mark.parametrize("width", [NARROWEST, WIDE])
+def test_words_of_comparisons_and_ablations_stand_apart(width):
+    first, second = (synthetic.sampled(synthetic.geometry(7, 3).where(tensor="keys"), n) for n in (3, 5))
+    both = compare_tables(first, second, ("layer",), LAYER_MEASURES, "c")
+    words_stand_apart(compare_layers(both, ("a", "b"), width).figure)
+    first, second = (synthetic.sampled(synthetic.fidelity(3, 2, budgets=(16, 64)), n) for n in (3, 5))
+    both = compare_tables(first, second, ("method", "budget"), ("mass", "output_error"), "c")
+    words_stand_apart(compare_methods(both, ("a", "b"), width).figure)
+    for each in drawings(ablation((64, 32)), width).values():
+        words_stand_apart(each.figure)
 
 
 def test_legends_name_thin_lines_and_bands(drawing):
