@@ -43,7 +43,8 @@ def sources(samples: Iterable[Dump], home: Path) -> list[dict[str, Any]]:
         }  # fmt: skip
         same = _same(found, source)
         same["samples"] += 1
-        same["commands"] = list(dict.fromkeys([*same["commands"], manifest.command]))
+        if manifest.command not in same["commands"]:
+            same["commands"].append(manifest.command)
     return found
 
 
