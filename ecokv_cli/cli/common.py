@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from dataclasses import dataclass, field
@@ -85,7 +86,7 @@ def keep(
     from ecokv_cli.studies.typeset import write_typeset
     from ecokv_cli.studies.wide import write_wide
 
-    summary = summarise(samples, command_line(), versions(), findings.settings, findings.overview)
+    summary = summarise(samples, run.folder, command_line(), versions(), findings.settings, findings.overview)
     summary["failed"] = findings.failed
     folder = run.folder / findings.kind
     with fresh_folder(folder, force=force) as partial:
@@ -166,15 +167,17 @@ def show_failures(screen: Screen, failed: dict[str, str], total: int) -> None:
 
 
 def layer_and_head(option: str, text: str, dump: Dump) -> tuple[int, int]:
-    """One layer and one KV head from ``LAYER:HEAD``."""
-    from ecokv_cli.dump.runs import parse_range
-
-    layer, colon, head = text.partition(":")
-    shape = dump.manifest.model
-    if not colon:
-        raise UsageError(f"{option} '{text}': write LAYER:HEAD, such as 0:0")
-    layers = parse_range(layer, shape.layers, "layers")
-    heads = parse_range(head, shape.kv_heads, "heads")
-    if len(layers) != 1 or len(heads) != 1:
-        raise UsageError(f"{option} '{text}': name one layer and one head, such as 0:0")
-    return layers[0], heads[0]
+    """One layer and one KV head from ``LAYER:HEAD``; negative numbers count from the end."""
+    match = re.fullmatch(r"\s*(-?\d+)\s*:\s*(-?\d+)\s*", text)
+    if not match:
+        raise UsageError(f"{option} '{text}': write LAYER:HEAD, one number each, such as 0:0")
+    shape, found = dump.manifest.model, []
+    for number, (what, count) in zip(
+        map(int, match.groups()), (("layer", shape.layers), ("head", shape.kv_heads)), strict=True
+    ):
+        if not -count <= number < count:
+            raise UsageError(
+                f"{option} {text}: {what} {number} is outside 0 to {count - 1}; this dump has {count} {what}s"
+            )
+        found.append(number % count)
+    return found[0], found[1]

@@ -17,6 +17,7 @@ from ecokv_cli.errors import DumpError, OutputError
 if TYPE_CHECKING:
     from ecokv_cli.dump.runs import Run
     from ecokv_cli.figures.drawing import Drawing
+    from ecokv_cli.studies.results import Results
     from ecokv_cli.studies.tables import Table
 
 EXAMPLES = """Examples:
@@ -58,6 +59,7 @@ def command(
     from ecokv_cli.figures.gallery import save_drawings
     from ecokv_cli.studies.compare import compare_tables
     from ecokv_cli.studies.results import write_results
+    from ecokv_cli.studies.sides import shared_samples, side_by_side
     from ecokv_cli.studies.typeset import write_typeset
 
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
@@ -67,21 +69,26 @@ def command(
     labels = _labels(*runs)
     found: list[Table] = []
     made: list[Drawing | None] = []
-    layers, methods = _pair(runs, "analysis", "layers"), _pair(runs, "eviction", "methods")
-    if not layers and not methods:
+    both = {"layers": _both(runs, "analysis"), "methods": _both(runs, "eviction")}
+    pairs = {name: results for name, results in both.items() if results}
+    if not pairs:
         raise DumpError(
             f"{runs[0].folder} and {runs[1].folder} share no results; run `ecokv analyze` or `ecokv evict` on both"
         )
-    if layers:
-        found.append(compare_tables(*layers, ("layer",), LAYER_MEASURES, "layers_compared", seed))
-        made.append(compare_layers(found[-1], labels, figures.width))
-    if methods:
-        by = ("budget", "method")
-        found.append(compare_tables(*methods, by, METHOD_MEASURES, "methods_compared", seed))
-        made.append(compare_methods(found[-1], labels, figures.width))
+    for name, by, measures, draw in (
+        ("layers", ("layer",), LAYER_MEASURES, compare_layers),
+        ("methods", ("budget", "method"), METHOD_MEASURES, compare_methods),
+    ):
+        if name in pairs:
+            tables = pairs[name][0].table(name), pairs[name][1].table(name)
+            found.append(compare_tables(*tables, by, measures, f"{name}_compared", seed))
+            made.append(draw(found[-1], labels, figures.width))
     summary = {
         "command": command_line(), "versions": versions(), "first": labels[0], "second": labels[1],
-        "settings": {"seed": seed, "width": figures.width}, "results": {each.name: each.rows for each in found},
+        "settings": {"seed": seed, "width": figures.width},
+        "runs": side_by_side(*zip(*pairs.values(), strict=True)),
+        "samples": {f"{name}_compared": shared_samples(*results, name) for name, results in pairs.items()},
+        "results": {each.name: each.rows for each in found},
     }  # fmt: skip
     with fresh_folder(output, force=force) as unfinished:
         write_results(unfinished, found, summary)
@@ -132,14 +139,12 @@ def _ours(name: str) -> bool:
     return made or name in {"figures", "figures/figures.json", "report.html", "summary.json"}
 
 
-def _pair(runs: tuple[Run, Run], kind: str, name: str) -> tuple[Table, Table] | None:
-    """The same table of both runs, None if one of them lacks it."""
+def _both(runs: tuple[Run, Run], kind: str) -> tuple[Results, Results] | None:
+    """The results of one study of both runs, None if one of them lacks it."""
     from ecokv_cli.studies.results import read_results
 
-    results = [read_results(run.folder / kind) for run in runs]
-    if results[0] is None or results[1] is None:
-        return None
-    return results[0].table(name), results[1].table(name)
+    first, second = (read_results(run.folder / kind) for run in runs)
+    return (first, second) if first and second else None
 
 
 def _labels(first: Run, second: Run) -> tuple[str, str]:

@@ -200,9 +200,10 @@ def guarded(function: Callable[Arguments, None]) -> Callable[Arguments, None]:
             sys.stdout.flush()
         except typer.Exit:
             raise
-        except KeyboardInterrupt:
-            _complain("interrupted; nothing unfinished was kept, run the same command again")
-            raise typer.Exit(130) from None
+        except (KeyboardInterrupt, _Terminated) as stop:
+            word, status = ("terminated", stop.code) if isinstance(stop, _Terminated) else ("interrupted", 130)
+            _complain(f"{word}; {_kept(stop)}")
+            raise typer.Exit(status) from None
         except BrokenPipeError:
             # The reader went away; keep the interpreter from complaining when it flushes.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -247,6 +248,19 @@ def _complain(text: str) -> None:
     _stderr().print(f"ecokv: error: {text}", markup=False, soft_wrap=True)
 
 
+class _Terminated(SystemExit):
+    """A signal ended the process."""
+
+    code: int
+
+
 def _terminated(number: int, _: Any) -> None:
-    _complain("terminated; nothing unfinished was kept, run the same command again")
-    raise SystemExit(128 + number)
+    raise _Terminated(128 + number)
+
+
+def _kept(stop: BaseException) -> str:
+    """What is left of the work: as a note on the exception tells, or nothing."""
+    notes = getattr(stop, "__notes__", [])
+    if notes:
+        return f"{notes[0]}; run the same command again to go on"
+    return "nothing unfinished was kept, run the same command again"

@@ -237,7 +237,9 @@ Format = Annotated[
 ]
 Width = Annotated[
     str,
-    typer.Option("--width", help="Figure width: single (3.3 in), double (6.9 in) or inches.", rich_help_panel=OUTPUT),
+    typer.Option(
+        "--width", help="Figure width: single (3.3 in), double (6.9 in) or inches, 3 to 20.", rich_help_panel=OUTPUT
+    ),
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.", rich_help_panel=SHOW)]

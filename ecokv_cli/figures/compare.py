@@ -47,7 +47,7 @@ METHOD_MEASURES = ("mass", "output_error")
 _SHORT = {
     "cos_mean": "mean cosine",
     "dist_mean": "mean distance",
-    "dist_per_norm": "distance / norm",
+    "dist_per_norm": "dist / norm",
     "r_euc": "Euclid. red.",
     "r_cos": "cosine red.",
     "participation_ratio": "particip. ratio",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ecokv_cli.figures.parts import counted
 from ecokv_cli.figures.report import Section, TableView, write_report
 from ecokv_cli.studies.tables import Table
 
@@ -37,10 +38,11 @@ def write_compare_report(
         The report.
     """
     first, second = summary["first"], summary["second"]
-    sections = []
+    sections = [_runs(summary["runs"], first, second)]
     for table in tables:
         mine = [drawing for drawing in drawings if drawing.stem == f"compare_{table.name.removesuffix('_compared')}"]
-        sections.append(Section(_TITLES[table.name], (), [_view(table, first, second)], mine, "figures"))
+        text = [_pairing(summary["samples"][table.name])]
+        sections.append(Section(_TITLES[table.name], text, [_view(table, first, second)], mine, "figures"))
     return write_report(
         folder / "report.html",
         f"{first} compared with {second}",
@@ -54,6 +56,36 @@ def write_compare_report(
         versions=summary["versions"],
         command=summary["command"],
     )
+
+
+def _runs(runs: Mapping[str, Mapping[str, Any]], first: str, second: str) -> Section:
+    """What is the same in both runs as a sentence, and what differs as a table."""
+    same = "; ".join(f"{name} {_told(value)}" for name, value in runs["same"].items())
+    text = [f"The same in both: {same}."] if same else []
+    if not runs["different"]:
+        text.append("Nothing that is recorded differs.")
+    table = Table("runs", ("setting", "first", "second"))
+    for name, (one, other) in runs["different"].items():
+        table.add(setting=name, first=_told(one), second=_told(other))
+    views = [TableView(table, f"Where {first} (first) and {second} (second) differ.", (), _ROWS)] if table.rows else []
+    return Section("The two runs", text, views)
+
+
+def _told(value: object) -> str:
+    return "–" if value is None else str(value)
+
+
+def _pairing(samples: Mapping[str, int]) -> str:
+    """Whether samples are compared with themselves, and how many."""
+    first, second, shared, changed = (samples[name] for name in ("first", "second", "shared", "changed"))
+    held = f"the first run has {counted(first, 'sample')}, the second {second:,}"
+    if shared < 2:
+        common = "a single sample" if shared else "no sample"
+        return f"Not paired: {held}, and {common} has the same name in both. Means over all of each run are compared."
+    told = f"Paired over {shared:,} shared samples: {held}; those of the same name are compared, each with itself."
+    if changed:
+        told += f" Of these {changed:,} have another prompt or other images in the second run."
+    return told
 
 
 def _view(table: Table, first: str, second: str) -> TableView:

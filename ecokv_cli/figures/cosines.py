@@ -103,7 +103,8 @@ def _pairs(histogram: Table) -> str:
     number = f"{counts.low:,}" if counts.low == counts.high else f"{counts.low:,} to {counts.high:,}"
     if exact.low:
         return f"Shares are of all {number} pairs of a head."
-    return f"Shares come from {number} sampled pairs of a head."
+    seed = int(histogram.stats((), "seed")[()].high)
+    return f"Shares come from {number} sampled pairs of a head, drawn with seed {seed}."
 
 
 def _ridge(ax: Axes, place: int, bins: tuple[Array, Array, Array], lift: float, middle: dict[str, Value]) -> None:

@@ -14,6 +14,7 @@ from ecokv_cli.figures.budgets import BudgetAxis, budget_of, budgets_of, labelle
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
+    breadth,
     legend_above,
     legend_height,
     letter,
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
     from ecokv_cli.figures.style import MethodStyle
     from ecokv_cli.studies.tables import Value
+
+_PANEL = 1.35
+"""Inches that a panel of differences needs beside the names of its rows."""
 
 
 def windowless(method: str) -> str:
@@ -129,7 +133,8 @@ def accuracy_differences(accuracy: Table, width: str | float = "double") -> Draw
     budgets, size = budgets_of(data)[::-1], inches(width)
     labels = list(dict.fromkeys(map(_pair, rows)))
     pairs = Rows.of(labels, size)
-    columns = min(len(budgets), 3) if size >= WIDE else 1
+    room = size - max(map(breadth, pairs.names))
+    columns = min(len(budgets), 3, int(room / _PANEL)) if size >= WIDE else 1
     figure, axes = panel_grid(size, len(budgets), columns, pairs.height + 0.6, share="xy")
     for ax, budget in zip(axes, budgets, strict=True):
         ax.axvline(0, color=INK, linewidth=0.7)

@@ -14,6 +14,7 @@ from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
     WIDE,
     averaged,
+    fold,
     legend_above,
     legend_height,
     letter,
@@ -111,7 +112,7 @@ def _lines(data: Table, axis: BudgetAxis, width: float) -> Figure:
         ax.set_ylabel(label)
         ax.grid(axis="y")
     for ax in axes if wide else axes[-1:]:
-        ax.set_xlabel(axis.label)
+        ax.set_xlabel(fold(axis.label, width / len(axes) - 0.55) if wide else axis.label)
     letter(axes)
     legend_above(figure, [_handle(styles[m]) for m in methods], methods)
     return figure

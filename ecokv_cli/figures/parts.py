@@ -35,6 +35,9 @@ _TICK_STEPS = (1, 2, 4, 5, 8, 10, 20, 40)
 _CHARACTER, _HANDLE = 0.06, 0.42
 """Rough widths in inches of one character of a legend, and of an entry's handle and gaps."""
 
+_ROOM = 0.05
+"""Share of the height of a logarithmic axis that is left free at either end."""
+
 LINE = 0.125
 """Inches that a further line of a label takes."""
 
@@ -235,18 +238,19 @@ def and_samples(table: Table) -> str:
 def log_axis(ax: Axes, values: Array) -> None:
     """Give the y axis a logarithmic scale between the round numbers around the positive `values`, with plain ticks.
 
-    Without a positive value the scale stays linear.
+    There is room for half a mark beyond both. Without a positive value the scale stays linear.
     """
     defined = values[np.isfinite(values) & (values > 0)]
     if not defined.size:
         return
     low, high = float(defined.min()), float(defined.max())
     decades = range(math.floor(math.log10(low)) - 1, math.ceil(math.log10(high)) + 2)
-    steps = (1, 2, 5) if high / low < 200 else (1,)
+    steps = (1, 2, 5) if high / low < 100 else (1,)
     ticks = [step * 10.0**decade for decade in decades for step in steps]
     first = max(tick for tick in ticks if tick <= low)
     last = min(tick for tick in ticks if tick >= high and tick > first)
-    ax.set(yscale="log", ylim=(first, last))
+    room = (last / first) ** _ROOM
+    ax.set(yscale="log", ylim=(first / room, last * room))
     ax.yaxis.set_minor_locator(NullLocator())
     shown = [tick for tick in ticks if first <= tick <= last]
     ax.set_yticks(shown, [f"{tick:g}" for tick in shown])

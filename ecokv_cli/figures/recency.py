@@ -59,7 +59,8 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
     width
         See `style.inches`.
     """
-    data = _over_samples(common_bins(recency), "kept_by_age")
+    binned = common_bins(recency)
+    data = _over_samples(binned, "kept_by_age")
     budgets = budgets_of(recency)
     figure = _panels(data, inches(width))
     caption = (
@@ -68,6 +69,11 @@ def kept_by_age(recency: Table, width: str | float = "double") -> Drawing:
         "forces for its own length; a level line means that age does not matter. Shares are means over "
         f"{averaged(recency)} within each bin of ages{_interval(recency)}."
     )
+    if any(stats.high > 0 for stats in binned.stats((), "split").values()):
+        caption += (
+            " Prompts differ in length, and shorter ones were counted in narrower bins: where such a bin lies across "
+            "an edge between two bins drawn here, its share goes to both, by the positions it has on either side."
+        )
     if len(budgets) == 1:
         caption += " Pale lines repeat the other methods."
     return Drawing("kept_by_age", "Kept share by age", figure, data, caption)
@@ -139,20 +145,22 @@ def in_bins(recency: Table, widest: int, longest: int) -> Table:
     """The shares of all samples in bins of `widest` positions, for prompts of at most `longest`.
 
     Prompts of different length have bins of different width. A bin that reaches over an edge gives its share to both
-    sides, by the positions it has there.
+    sides, by the positions it has there; `split` counts positions of such bins.
     """
     sums: dict[tuple[Value, Value, Value, int], list[float]] = {}
     for row in recency:
         low, high = whole(row["age_low"]), 1 + whole(row["age_high"])
-        for i in range(low // widest, (high - 1) // widest + 1):
+        first, last = low // widest, (high - 1) // widest
+        for i in range(first, last + 1):
             positions = min(high, (i + 1) * widest) - max(low, i * widest)
-            total = sums.setdefault((row["sample"], row["method"], row["budget"], i), [0.0, 0.0])
+            total = sums.setdefault((row["sample"], row["method"], row["budget"], i), [0.0, 0, 0])
             total[0] += positions * float(cast("float", row["kept"]))
             total[1] += positions
-    table = Table("common", _BINNED)
-    for (sample, method, budget, i), (kept, count) in sums.items():
+            total[2] += positions if first < last else 0
+    table = Table("common", (*_BINNED, "split"))
+    for (sample, method, budget, i), (kept, count, split) in sums.items():
         span = {"age_low": i * widest, "age_high": min((i + 1) * widest, longest) - 1}
-        table.add(sample=sample, method=method, budget=budget, **span, kept=kept / count)
+        table.add(sample=sample, method=method, budget=budget, **span, kept=kept / count, split=split)
     return table
 
 

@@ -72,7 +72,7 @@ def reduce_analysis(results: Sequence[Analysis], measures: Sequence[str]) -> tup
             "sinks": Reduction(level=("model", "layer"), series=flat(SINKS), first=WITH_SINKS),
             "histogram": Reduction(
                 cells=("tensor", "layer", "kv_head", "bin_low", "bin_high"), level=("tensor", "layer"),
-                means=("share", "pairs", "exact"), series=tuple(QUANTILES), prepare=with_quantiles,
+                means=("share", "pairs", "exact", "seed"), series=tuple(QUANTILES), prepare=with_quantiles,
             ),
             "pca": _FIRST,
         },
@@ -108,7 +108,7 @@ def reduce_eviction(results: Sequence[Eviction], measures: Sequence[str], longes
             "positions": Reduction(level=BINS, series=("kept",), first=SAMPLES, prepare=recent),
             "roles": Reduction(cells=role, level=role, series=("share_of_role", "kept_tokens", "tokens")),
             "recency": Reduction(
-                cells=BINS, level=BINS, series=("kept",),
+                cells=BINS, level=BINS, means=("split",), series=("kept",),
                 prepare=partial(in_bins, widest=-(-longest // AGE_BINS), longest=longest),
             ),
             "overlap": Reduction(cells=("budget", "method_a", "method_b"), means=("jaccard",)),

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from matplotlib.colors import Normalize
+from matplotlib.ticker import MaxNLocator
 
 from ecokv_cli.figures.drawing import Drawing, drawn
 from ecokv_cli.figures.parts import (
@@ -163,6 +164,7 @@ def _map(ax: Axes, cells: Array, norm: Normalize, cmap: str, label: str) -> None
     bar_axes = ax.inset_axes((0.45, 1 + 0.07 * unit, 0.55, 0.07 * unit))
     bar = ax.figure.colorbar(mesh, cax=bar_axes, orientation="horizontal", ticklocation="top")
     bar.outline.set_visible(False)
+    bar.locator = MaxNLocator(4)
     bar_axes.tick_params(length=2, pad=1)
     bar_axes.text(-0.03, 0.5, label, transform=bar_axes.transAxes, ha="right", va="center")
 

@@ -212,5 +212,5 @@ def _shown(value: object, decimals: int = 0) -> str:
 
 def _setting(value: object) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(map(str, value))
+        return ", ".join(map(_setting, value))
     return str(value) if isinstance(value, float) else _shown(value)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ecokv_cli.dump.runs import Run
 from ecokv_cli.figures.evaluation_report import evaluation_sections, evaluation_summaries, write_answers_report
 from ecokv_cli.figures.gallery import load_plates
+from ecokv_cli.figures.provenance import all_versions, command_lines, distinct, model_words
 from ecokv_cli.figures.report import Section, TableView, write_report
 from ecokv_cli.studies.results import Results, read_results
+from ecokv_cli.studies.sources import joined, sources
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from ecokv_cli.dump.reader import Dump
@@ -27,6 +29,8 @@ WITH_INTERVAL = ("cos_mean", "lambda_ecokv", "spearman", "mass", "output_error")
 """Measures whose intervals are shown beside their means over samples."""
 
 ROWS = 100
+TITLED, DESCRIBED = 5, 20
+"""Samples that the title names, and of which the page tells prompt and answer."""
 
 LAYER_CAPTION = (
     "Geometry of the keys per layer, means over KV heads. cos_mean: mean cosine of two different keys (1 = all point "
@@ -70,63 +74,84 @@ def write_run_report(folder: Path) -> Path:
     if not run.dump_folder.is_dir() and evaluation_summaries(folder):
         return write_answers_report(folder)
     samples = run.handles()
-    analysis, eviction, routing = (read_results(folder / name) for name in ("analysis", "eviction", "routing"))
-    found = {"analysis": analysis, "eviction": eviction, "routing": routing}
-    sections = [_samples(samples)]
-    if analysis:
-        sections.append(_analysis(analysis))
-    if eviction:
-        sections.append(_eviction(eviction))
-    if routing:
-        sections.append(_routing(routing))
-    sections += evaluation_sections(folder)
-    studies = {name: results.summary for name, results in found.items() if results} | evaluation_summaries(folder)
-    commands = [*(dump.manifest.command for dump in samples), *(summary["command"] for summary in studies.values())]
+    names = ("analysis", "eviction", "routing")
+    found = {name: results for name in names if (results := read_results(folder / name))}
+    elsewhere = _elsewhere(found.values())
+    chapters = {"analysis": _analysis, "eviction": _eviction, "routing": _routing}
+    sections = [
+        _samples(samples, elsewhere),
+        *(chapters[name](results) for name, results in found.items()),
+        *evaluation_sections(folder),
+    ]
+    studies = {name: results.summary for name, results in found.items()} | evaluation_summaries(folder)
     settings = {f"{name}: {key}": v for name, summary in studies.items() for key, v in summary["settings"].items()}
-    first = samples[0].manifest
-    names = ", ".join(dump.manifest.sample for dump in samples[:5])
+    made = joined([sources(samples, folder), *(_others(results) for results in found.values())])
+    model, count = ", ".join(distinct(made, "model")), len(samples) + len(elsewhere)
+    first = ", ".join(dump.manifest.sample for dump in samples[:TITLED])
+    versions = {"dump": [source["versions"] for source in made]}
     return write_report(
         folder / "report.html",
-        f"KV cache of {first.model.id}: {names}{' ...' if len(samples) > 5 else ''}",
+        f"KV cache of {model}: {first}{' ...' if count > min(len(samples), TITLED) else ''}",
         sections,
-        summary=[
-            f"{first.model.architecture}, {first.model.layers} layers, {first.model.query_heads} query heads on "
-            f"{first.model.kv_heads} KV heads of dimension {first.model.head_dim}; computed in {first.compute_dtype}, "
-            f"stored in {first.stored_dtype}, {first.attention} attention."
-        ],
-        settings={"model": first.model.id, "revision": first.model.revision, "seed": first.seed, **settings},
-        versions=first.versions,
-        command="\n".join(dict.fromkeys(commands)),
-        highlights=_highlights(samples),
+        summary=model_words(made),
+        settings={"model": model, **{name: distinct(made, name) for name in ("revision", "seed")}, **settings},
+        versions=all_versions(versions | {name: [summary["versions"]] for name, summary in studies.items()}),
+        command=command_lines(
+            (command for source in made for command in source["commands"]),
+            (summary["command"] for summary in studies.values()),
+        ),
+        highlights=_one(samples[0]) if count == 1 else _several(count, len(distinct(made, "run"))),
     )
 
 
-def _highlights(samples: Sequence[Dump]) -> dict[str, str]:
-    if len(samples) > 1:
-        return {"samples": str(len(samples))}
-    manifest = samples[0].manifest
-    roles = manifest.tokens.by_role()
+def _one(dump: Dump) -> dict[str, str]:
+    tokens = dump.manifest.tokens
     return {
-        "prompt tokens": str(len(manifest.tokens.ids)),
-        **{f"{role} tokens": str(count) for role, count in roles.items()},
-        "held-out queries": str(manifest.decoded.fed_back),
+        "prompt tokens": str(len(tokens.ids)),
+        **{f"{role} tokens": str(count) for role, count in tokens.by_role().items()},
+        "held-out queries": str(dump.manifest.decoded.fed_back),
     }
 
 
-def _samples(samples: Sequence[Dump]) -> Section:
+def _several(samples: int, runs: int) -> dict[str, str]:
+    return {"samples": f"{samples:,}"} | ({"runs": str(runs)} if runs > 1 else {})
+
+
+def _others(results: Results) -> list[dict[str, Any]]:
+    """The dumps of other runs that a study went over as well."""
+    return [source for source in results.summary.get("dumps", ()) if not source["here"]]
+
+
+def _elsewhere(studies: Iterable[Results]) -> list[dict[str, Any]]:
+    """Samples of other runs, as the summaries describe them."""
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for results in studies:
+        runs = {source["run"] for source in _others(results)}
+        for sample in results.summary["samples"] if runs else ():
+            if sample["run"] in runs:
+                found.setdefault((sample["run"], sample["sample"]), sample)
+    return list(found.values())
+
+
+def _samples(samples: Sequence[Dump], elsewhere: Sequence[Mapping[str, Any]]) -> Section:
+    """The first samples, those of this run before those of others."""
     text = []
-    for dump in samples[:20]:
+    for dump in samples[:DESCRIBED]:
         manifest = dump.manifest
-        images = (
-            ", ".join(f"{i.source} ({i.used_size[0]} x {i.used_size[1]} px)" for i in manifest.images) or "no image"
-        )
-        text.append(
-            f"{manifest.sample}: {images}. Prompt: “{manifest.prompt}” Greedy answer: “{manifest.decoded.text}”"
-        )
+        images = [f"{i.source} ({i.used_size[0]} x {i.used_size[1]} px)" for i in manifest.images]
+        text.append(_sample(manifest.sample, images, manifest.prompt, manifest.decoded.text))
         text += [f"{image.source}: {note}" for image in manifest.images for note in image.notes]
-    if len(samples) > 20:
-        text.append(f"... and {len(samples) - 20} more.")
-    return Section("Sample" if len(samples) == 1 else "Samples", text)
+    for other in elsewhere[: max(DESCRIBED - len(samples), 0)]:
+        words = _sample(other["sample"], other["images"], other["prompt"], other["answer"])
+        text.append(f"Of {other['run']}: {words}")
+    count = len(samples) + len(elsewhere)
+    if count > DESCRIBED:
+        text.append(f"... and {count - DESCRIBED:,} more.")
+    return Section("Sample" if count == 1 else "Samples", text)
+
+
+def _sample(name: str, images: Sequence[str], prompt: str, answer: str) -> str:
+    return f"{name}: {', '.join(images) or 'no image'}. Prompt: “{prompt}” Greedy answer: “{answer}”"
 
 
 def _analysis(results: Results) -> Section:

@@ -25,11 +25,16 @@ from ecokv_cli.figures.profiles import (
 from ecokv_cli.figures.style import BLUE, INK, VERMILLION, inches
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
+
     from ecokv_cli.figures.profiles import Profile
     from ecokv_cli.studies.tables import Table
 
 _NORM = Stroke(INK, "solid", "o")
 _DISTANCE = Stroke(VERMILLION, (0, (4, 1.4)), "D")
+_STD, _MEAN = 0.2, 0.4
+"""Opacity of the bands of a standard deviation and of the interval of a mean."""
+
 _RANGE = 20.0
 """Norms that span a larger factor than this are drawn on a logarithmic axis."""
 
@@ -70,7 +75,7 @@ def norm_spread(geometry: Table, width: str | float = "double") -> Drawing:
     tensors = _tensors(geometry)
     figure, panels = layer_panels(inches(width), len(tensors), tall=1.95, extra=0.15)
     data = profile_table("norm_spread", "tensor")
-    zeros = 0
+    zeros, cut = 0, False
     for ax, tensor in zip(panels, tensors, strict=True):
         rows = geometry.where(tensor=tensor)
         found = {c: profile(rows, c) for c in ("norm_mean", "norm_std", "norm_min", "norm_max")}
@@ -80,20 +85,23 @@ def norm_spread(geometry: Table, width: str | float = "double") -> Drawing:
         mean, std = found["norm_mean"], found["norm_std"].mean
         zeros += sum(int(stats.total) for stats in rows.stats((), "zero_keys").values())
         low = np.maximum(mean.mean - std, shortest)
-        bands = [(low, mean.mean + std, 0.2)] + ([(mean.low, mean.high, 0.4)] if mean.samples > 1 else [])
+        cut |= bool((mean.mean - std < shortest).any())
+        bands = [(low, mean.mean + std, _STD)] + ([(mean.low, mean.high, _MEAN)] if mean.samples > 1 else [])
         draw_line(ax, mean.mean, TENSORS["keys"], bands)
         for values in (shortest, longest):
             draw_line(ax, values, Stroke(INK, (0, (1, 1.2)), ""))
         if longest.max() > _RANGE * shortest[shortest > 0].min(initial=np.inf):
-            log_axis(ax, np.concatenate([shortest, longest]))
+            log_axis(ax, np.concatenate([shortest, longest, mean.mean + std]))
         else:
             ax.set_ylim(bottom=0)
         ax.set_ylabel("norm")
     label_panels(panels, mean.layers)
     letter(panels, tensors)
-    handles = [TENSORS["keys"].handle, Patch(color=BLUE, alpha=0.2, linewidth=0)]
-    handles.append(Line2D([], [], color=INK, linestyle=(0, (1, 1.2))))
-    legend_above(figure, handles, ["mean", "± 1 std", "shortest, longest"])
+    shown: dict[str, Artist] = {"mean": TENSORS["keys"].handle, "± 1 std": Patch(color=BLUE, alpha=_STD, linewidth=0)}
+    if mean.samples > 1:
+        shown["95 % interval"] = Patch(color=BLUE, alpha=_MEAN, linewidth=0)
+    shown["shortest, longest"] = Line2D([], [], color=INK, linestyle=(0, (1, 1.2)))
+    legend_above(figure, list(shown.values()), list(shown))
     interval = "; the darker band is the 95 % bootstrap interval of the mean over samples" if mean.samples > 1 else ""
     caption = (
         "Norms of (a) keys and (b) values by layer: mean and standard deviation over the positions, both as means over "
@@ -102,6 +110,8 @@ def norm_spread(geometry: Table, width: str | float = "double") -> Drawing:
         "a dotted line far off the band belongs to a few outliers, often attention sinks with short or long keys. "
         "Norms have the units of the vectors, so heights of different layers cannot be compared."
     )
+    if cut:
+        caption += " Where a band would reach below the shortest vector it ends there."
     if zeros:
         caption += f" {counted(zeros, 'vector')} of length 0 cannot be shown on a logarithmic axis."
     return Drawing("norm_spread", "Spread of norms by layer", figure, data, caption)

@@ -28,6 +28,9 @@ Layout = Literal["constrained", "compressed"]
 WIDTHS = {"single": 3.3, "double": 6.9}
 """Widths in inches of one and of two columns of a paper."""
 
+NARROWEST, WIDEST = 3, 20
+"""Inches that a figure may be wide."""
+
 KINDS = ("pdf", "png", "svg")
 """File formats that figures can be written in."""
 
@@ -165,7 +168,8 @@ def inches(width: str | float) -> float:
     Parameters
     ----------
     width
-        ``single`` (3.3 in), ``double`` (6.9 in) or a number of inches from 2 to 20, also as text.
+        ``single`` (3.3 in), ``double`` (6.9 in) or a number of inches from 3 to 20, also as text. In anything
+        narrower, words of several figures would run into each other at their fixed size.
 
     Raises
     ------
@@ -178,8 +182,11 @@ def inches(width: str | float) -> float:
         number = float(width)
     except ValueError:
         number = math.nan
-    if not 2 <= number <= 20:
-        raise UsageError(f"figure width {width!r}: give single, double or a number of inches from 2 to 20")
+    if not NARROWEST <= number <= WIDEST:
+        why = "; in a narrower one words would overlap" if number < NARROWEST else ""
+        raise UsageError(
+            f"figure width {width!r}: give single, double or a number of inches from {NARROWEST} to {WIDEST}{why}"
+        )
     return number
 
 

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from ecokv_cli.geometry.similarity import inverse, lengths, scaled, unit_vectors, working
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 EXACT_TOKENS = 4096
 """Largest N whose N (N - 1) / 2 pairs are all counted; beyond, the time (it grows with N^2) would rule the analysis."""
@@ -56,11 +60,14 @@ class CosineHistogram:
         Pairs counted per head.
     exact
         Whether these are all N (N - 1) / 2 pairs; else a sample, the same pairs in every head.
+    zeros
+        ``[H]`` int64: pairs with a zero vector, whose cosine is 0 and not merely in the bin that ends there.
     """
 
     counts: torch.Tensor
     pairs: int
     exact: bool
+    zeros: torch.Tensor
 
     def shares(self) -> torch.Tensor:
         """Share of the pairs in `COARSE` equal bins over [-1, 1], ``[H, COARSE]`` fp64 by rising cosine.
@@ -76,7 +83,7 @@ class CosineHistogram:
         """Quantiles of the cosine, ``[H, len(wanted)]`` fp64, to the width of a bin; None without pairs.
 
         As ``numpy.quantile``: between the two order statistics that lie around the quantile, each placed in its bin
-        as if the bin were filled evenly.
+        as if the bin were filled evenly; pairs with a zero vector stand at 0.
         """
         if self.pairs == 0:
             return None
@@ -92,8 +99,11 @@ class CosineHistogram:
         edges = _edges()
         repeated = ranks.expand(len(self.counts), -1).contiguous()
         at = torch.searchsorted(cumulative, repeated, right=True)
-        count = self.counts.gather(1, at).double()
-        inside = (repeated - cumulative.gather(1, at) + count + 0.5) / count
+        exact = torch.where(at == _ORTHOGONAL_BIN, self.zeros[:, None], 0).double()
+        # Exact zeros come last in their bin, at its upper edge.
+        place = repeated - cumulative.gather(1, at) + self.counts.gather(1, at)
+        spread = self.counts.gather(1, at) - exact
+        inside = torch.where(place < spread, (place + 0.5) / spread.clamp_min(1), 1.0)
         return torch.lerp(edges[at], edges[at + 1], inside)
 
 
@@ -123,22 +133,27 @@ def cosine_histogram(vectors: torch.Tensor, sample: int, seed: int) -> CosineHis
     vectors = working(vectors)
     n = vectors.shape[1]
     if n <= EXACT_TOKENS:
-        counts = torch.stack([_all_pairs(head) for head in vectors])
-        return CosineHistogram(counts, n * (n - 1) // 2, exact=True)
+        counted = [_all_pairs(head) for head in vectors]
+        return _histogram(counted, n * (n - 1) // 2, exact=True)
     neighbours = min(-(-sample // n), (n - 1) // 2)
     circle = torch.randperm(n, generator=torch.Generator().manual_seed(seed))
-    counts = torch.stack([_neighbours(head, circle, neighbours) for head in vectors])
-    return CosineHistogram(counts, n * neighbours, exact=False)
+    return _histogram([_neighbours(head, circle, neighbours) for head in vectors], n * neighbours, exact=False)
 
 
-def _all_pairs(rows: torch.Tensor) -> torch.Tensor:
+def _histogram(counted: Sequence[tuple[torch.Tensor, int]], pairs: int, *, exact: bool) -> CosineHistogram:
+    counts, zeros = zip(*counted, strict=True)
+    return CosineHistogram(torch.stack(counts), pairs, exact, torch.tensor(zeros))
+
+
+def _all_pairs(rows: torch.Tensor) -> tuple[torch.Tensor, int]:
+    """Counts of a head, and how many of its pairs have a zero vector."""
     n = len(rows)
     units = unit_vectors(rows[lengths(rows) > 0])
     counts = torch.zeros(_BINS, dtype=torch.int64)
-    # Pairs with a zero vector: cosine 0.
-    counts[_ORTHOGONAL_BIN] = n * (n - 1) // 2 - len(units) * (len(units) - 1) // 2
+    zeros = n * (n - 1) // 2 - len(units) * (len(units) - 1) // 2
+    counts[_ORTHOGONAL_BIN] = zeros
     if len(units) < 2:
-        return counts
+        return counts, zeros
     centred = units - units.mean(0, dtype=torch.float64).to(units.dtype)
     half = centred.square().sum(1, keepdim=True) * (COARSE / 4)
     one = torch.ones_like(half)
@@ -152,11 +167,11 @@ def _all_pairs(rows: torch.Tensor) -> torch.Tensor:
         counts[_ORTHOGONAL_BIN] -= len(block) * (len(block) + 1) // 2
         for other in range(start + _TILE, len(units), _TILE):
             counts += _count(block @ right[other : other + _TILE].T)
-    return counts
+    return counts, zeros
 
 
-def _neighbours(rows: torch.Tensor, circle: torch.Tensor, count: int) -> torch.Tensor:
-    """Pairs of each position with the next `count` on the circle of positions ``[N]``."""
+def _neighbours(rows: torch.Tensor, circle: torch.Tensor, count: int) -> tuple[torch.Tensor, int]:
+    """As `_all_pairs`, of each position with the next `count` on the circle of positions ``[N]``."""
     n = len(circle)
     factors = inverse(lengths(rows))
     closed = torch.cat([circle, circle[:count]])
@@ -171,7 +186,8 @@ def _neighbours(rows: torch.Tensor, circle: torch.Tensor, count: int) -> torch.T
             torch.linalg.vector_norm(difference[:size], dim=1, out=gaps[step - 1, start : start + size])
     zero = factors[closed] == 0
     either = torch.stack([zero[:n] | zero[step : step + n] for step in range(1, count + 1)])
-    return _count(gaps.square_().mul_(COARSE / 4).masked_fill_(either, _ORTHOGONAL))
+    counts = _count(gaps.square_().mul_(COARSE / 4).masked_fill_(either, _ORTHOGONAL))
+    return counts, int(either.sum())
 
 
 def _count(gaps: torch.Tensor) -> torch.Tensor:

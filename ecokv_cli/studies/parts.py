@@ -130,6 +130,8 @@ class Parts(Generic[Result]):
             The first failure, unless told to keep going; the last one, if every sample of the study failed.
         OutputError
             If a worker's result did not arrive in the folder.
+        KeyboardInterrupt, SystemExit
+            If ended from outside; of several samples, with a note on how many are kept.
         """
         workers = workers or LocalWorkers()
         places = {task.name: self.folder / self.key(task) for task in tasks}
@@ -139,13 +141,19 @@ class Parts(Generic[Result]):
         failed: dict[str, EcokvError] = {}
         if reused:
             progress(done, len(tasks))
-        for outcome in workers.run(partial(_finish, work=work, write=self.codec.write), left):
-            if outcome.error is not None:
-                failed[outcome.name] = outcome.error
-                if not keep_going or len(failed) == (of or len(tasks)):
-                    raise outcome.error
-            done += 1
-            progress(done, len(tasks))
+        try:
+            for outcome in workers.run(partial(_finish, work=work, write=self.codec.write), left):
+                if outcome.error is not None:
+                    failed[outcome.name] = outcome.error
+                    if not keep_going or len(failed) == (of or len(tasks)):
+                        raise outcome.error
+                done += 1
+                progress(done, len(tasks))
+        except (KeyboardInterrupt, SystemExit) as stop:
+            if len(tasks) > 1:
+                kept = len({place.name for place in places.values()} & self._names())
+                stop.add_note(f"{kept} of {len(tasks)} samples are done and kept")
+            raise
         good = [places[task.name] for task in tasks if task.name not in failed]
         there = self._names()
         for place in good:

@@ -25,7 +25,7 @@ def plane_rows(dump: Dump, layer: Layer, head: int) -> Iterator[dict[str, Value]
     """
     keys = layer.keys[head : head + 1].cpu()
     cloud = survey(keys)
-    fit = principal_components(cloud.centroid, cloud.covariance)
+    fit = principal_components(cloud.centroid, cloud.covariance, keys)
     # One-dimensional heads have no second component.
     ev1, ev2 = [*fit.ratios[0].tolist(), 0.0][:2]
     who: dict[str, Value] = {"model": dump.manifest.model.id, "sample": dump.manifest.sample}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from ecokv_cli.errors import DumpError
 from ecokv_cli.studies.parquet import kinds_of, write_parquet
+from ecokv_cli.studies.sources import run_of, sources
 from ecokv_cli.studies.tables import Table
 
 if TYPE_CHECKING:
@@ -99,14 +100,18 @@ def read_results(folder: Path) -> Results | None:
 
 
 def summarise(
-    samples: Sequence[Dump], command: str, versions: dict[str, str], settings: dict[str, Any], table: Table
+    samples: Sequence[Dump], home: Path, command: str, versions: dict[str, str], settings: dict[str, Any], table: Table
 ) -> dict[str, Any]:
-    """The content of ``summary.json``: command, time, versions, settings, samples and the summary table's rows."""
+    """The content of ``summary.json`` of the run `home`.
+
+    Command, time, versions, settings, where the samples come from, what they are, and the summary table's rows.
+    """
     return {
         "command": command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "versions": versions,
         "settings": settings,
+        "dumps": sources(samples, home),
         "samples": [_describe(dump) for dump in samples],
         "results": table.rows,
     }
@@ -116,6 +121,7 @@ def _describe(dump: Dump) -> dict[str, Any]:
     manifest = dump.manifest
     return {
         "sample": manifest.sample,
+        "run": str(run_of(dump)),
         "model": manifest.model.id,
         "architecture": manifest.model.architecture,
         "tokens": len(manifest.tokens.ids),

@@ -1,6 +1,7 @@
 """evaluate, analysis over several runs, and compare, on the shipped model."""
 
 import csv
+import html
 import json
 import re
 
@@ -121,6 +122,13 @@ def test_runs_are_analysed_together_and_compared(ecokv, tmp_path, two_runs):
     assert all(abs(float(r["difference"])) < 1e-3 for r in layers if r["measure"] == "cos_mean")
     assert any(float(r["difference"]) != 0 for r in layers if r["measure"] == "cos_mean")
     assert rows(tmp_path / "comparison" / "methods_compared.csv")
+    summary = json.loads((tmp_path / "comparison" / "summary.json").read_text())
+    assert summary["runs"]["different"] == {"stored in": ["float32", "float16"]}
+    same = summary["runs"]["same"]
+    assert (same["layers of the model"], same["analysis: layers"], same["analysis: window"]) == (6, "all", 4)
+    pairs = {"first": 2, "second": 2, "shared": 2, "changed": 0}
+    assert summary["samples"] == {"layers_compared": pairs, "methods_compared": pairs}
+    assert "Paired over 2 shared samples" in (tmp_path / "comparison" / "report.html").read_text(encoding="utf-8")
     assert {p.stem for p in (tmp_path / "comparison" / "figures").glob("*.png")} == {
         "compare_layers",
         "compare_methods",
@@ -147,6 +155,11 @@ def test_runs_are_analysed_together_and_compared(ecokv, tmp_path, two_runs):
     assert status == 0, err
     names = {row["sample"] for row in rows(first / "analysis" / "layers.csv")}
     assert names == {f"{run}--{sample}" for run in "ab" for sample in ("two-columns", "one-column")}
+    page = html.unescape((first / "report.html").read_text(encoding="utf-8"))
+    assert "4 samples of 2 runs. a: 2 samples computed in" in page
+    assert page.count("<p>Of b: b--") == 2
+    dumps = [json.loads((tmp_path / run / "dump/one-column/manifest.json").read_text())["command"] for run in "ab"]
+    assert [page.count(command) for command in (*dumps, "ecokv analyze a b")] == [1, 1, 1]
 
 
 def test_a_failing_sample_is_left_out_and_counted(ecokv, two_runs):

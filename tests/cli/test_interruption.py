@@ -99,6 +99,7 @@ def test_an_analysis_that_was_to_replace_another(ecokv, tmp_path, run_folder, wh
 
 @pytest.mark.parametrize(("command", "folder", "number"), [
     ("analyze", "analysis", signal.SIGKILL),
+    ("analyze", "analysis", signal.SIGINT),
     ("evict", "eviction", signal.SIGTERM),
 ])  # fmt: skip
 def test_a_study_ended_in_its_second_sample_goes_on_there_and_equals_one_that_was_not(
@@ -113,6 +114,9 @@ def test_a_study_ended_in_its_second_sample_goes_on_there_and_equals_one_that_wa
     # Six layers of the first sample, and two of the second.
     done = run_ended(tmp_path, "ecokv_cli.dump.reader:Dump.layer", 8, number, command, "r", *options)
     assert done.returncode == STATUS[number]
+    if WORD[number]:
+        kept = "1 of 2 samples are done and kept; run the same command again to go on"
+        assert done.stderr.endswith(f"ecokv: error: {WORD[number]}; {kept}\n")
     assert not (tmp_path / "r" / folder).exists()
     status, _, err = ecokv(command, "r", *options)
     assert (status, "1 of 2 samples" in err) == (0, True)

@@ -129,12 +129,22 @@ def test_the_report_has_a_chapter_per_table_with_its_figure(tmp_path):
     summary = {
         "first": "qwen", "second": "llava", "settings": {"seed": 7}, "versions": {"torch": "2"},
         "command": "ecokv compare a b",
+        "runs": {"same": {"KV heads": 2, "revision": None}, "different": {"stored in": ["float32", "bfloat16"]}},
+        "samples": {
+            "layers_compared": {"first": 7, "second": 5, "shared": 3, "changed": 1},
+            "methods_compared": {"first": 7, "second": 1, "shared": 1, "changed": 0},
+        },
     }  # fmt: skip
     page = write_compare_report(tmp_path, tables, drawings, summary).read_text(encoding="utf-8")
-    assert re.findall("<h2>(.+)</h2>", page)[1:3] == ["By layer", "By method"]
+    assert re.findall("<h2>(.+)</h2>", page)[1:4] == ["The two runs", "By layer", "By method"]
+    assert "The same in both: KV heads 2; revision –." in page
+    assert "Paired over 3 shared samples: the first run has 7 samples, the second 5;" in page
+    assert "Of these 1 have another prompt" in page
+    assert "Not paired: the first run has 7 samples, the second 1, and a single sample has the same name" in page
     assert re.findall("<h3>(.+)</h3>", page) == ["Two runs by layer", "Two runs by method"]
     assert "differences are second minus first" in page
     assert all(words in page for words in ("ecokv compare a b", 'href="layers_compared.csv"', "all layers"))
     rows = re.findall("<tbody>(.+?)</tbody>", page, re.DOTALL)
-    assert rows[0].count("<tr>") == len(LAYER_MEASURES)
-    assert rows[1].count("<tr>") == len(tables[1])
+    assert re.findall("<td>(.*?)</td>", rows[0]) == ["stored in", "float32", "bfloat16"]
+    assert rows[1].count("<tr>") == len(LAYER_MEASURES)
+    assert rows[2].count("<tr>") == len(tables[1])

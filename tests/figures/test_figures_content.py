@@ -59,6 +59,12 @@ def test_quantiles_of_samples_have_intervals_and_the_median_is_marked():
     assert "band" not in cosine_distribution(histogram(*shares[0])).caption
 
 
+def test_the_caption_names_the_seed_of_sampled_pairs_only():
+    assert "Shares are of all 10 pairs" in cosine_distribution(histogram(0.1, 0.9)).caption
+    sampled = cosine_distribution(synthetic.cosine_histogram(3, 2)).caption
+    assert "Shares come from 3,001 sampled pairs of a head, drawn with seed 17." in sampled
+
+
 def test_ridges_average_over_heads():
     table = synthetic.cosine_histogram(3, 5)
     drawn = cosine_distribution(table).data.where(layer=1, bin_low=0.5).numbers("share")

@@ -84,6 +84,36 @@ def test_prompts_of_different_length_share_bins_of_ages():
     assert drawn.numbers("kept") == pytest.approx([1, (1 + 1 / 5) / 2, 0.5, 0, 0, 0])
 
 
+def test_shares_of_bins_that_lie_across_an_edge_equal_those_of_single_ages():
+    """Every age has the share of its prompt's own bin; the figure has the means over samples of means over ages."""
+    lengths, widest = {"a": (97, 5), "b": (61, 3), "c": (41, 2)}, 5
+    table, every_age = Table("recency", ages("a", 1, 1).columns), {}
+    generator = np.random.default_rng(3)
+    for sample, (length, width) in lengths.items():
+        own = ages(sample, length, width)
+        every_age[sample] = []
+        for row in own:
+            row["kept"] = float(generator.random())
+            every_age[sample] += [row["kept"]] * (row["age_high"] - row["age_low"] + 1)
+        table.rows += own.rows
+    drawing = kept_by_age(table)
+    for row in drawing.data:
+        parts = [found[row["age_low"] : row["age_high"] + 1] for found in every_age.values()]
+        assert row["kept"] == pytest.approx(np.mean([np.mean(part) for part in parts if part]))
+    assert len(drawing.data) == -(-97 // widest)
+
+
+def test_the_caption_tells_of_split_bins_only_where_there_are_any():
+    def told(*tables):
+        together = Table("recency", tables[0].columns, [row for table in tables for row in table])
+        return "goes to both" in kept_by_age(together).caption
+
+    assert not told(ages("a", 30, 5))
+    assert not told(ages("a", 30, 5), ages("b", 28, 5)), "bins of the same width"
+    assert not told(ages("a", 36, 6), ages("b", 12, 2)), "three narrow bins make a wide one"
+    assert told(ages("a", 30, 5), ages("b", 12, 2))
+
+
 def test_recent_positions_are_counted_from_the_end():
     table = synthetic.positions(("full", "snapkv", "keydiff"), 32)
     drawing = kept_recent(table)

@@ -107,6 +107,19 @@ def test_norms_show_mean_deviation_and_extremes():
     assert band(ax, 0) == pytest.approx(np.array([mean - std, mean + std]))
 
 
+def test_a_band_of_norms_ends_at_the_shortest_vector_and_the_caption_says_so():
+    table = synthetic.geometry(7, 3)
+    assert "it ends there" not in norm_spread(table).caption
+    for row in table.where(tensor="values", layer=2):
+        row["norm_std"] = 0.95 * row["norm_mean"]
+    drawing = norm_spread(table)
+    assert "it ends there" in drawing.caption
+    ax = drawing.figure.axes[1]
+    shortest, (low, high) = ax.lines[1].get_ydata(), band(ax, 0)
+    assert low[2] == shortest[2]
+    assert ax.get_ylim()[0] < low.min() < high.max() < ax.get_ylim()[1]
+
+
 def test_vectors_of_length_zero_are_said():
     table = synthetic.geometry(3, 2)
     for row in table.where(layer=1, tensor="keys"):
@@ -121,9 +134,11 @@ def test_logarithmic_axes_have_round_ends_and_ticks(low, high):
         ax = new_figure(3, 2).subplots()
     log_axis(ax, np.array([low, high, np.nan, 0.0]))
     first, last = ax.get_ylim()
-    assert first <= low <= high <= last
-    assert 2 <= len(ax.get_yticks()) <= 10
-    assert (ax.get_yticks()[0], ax.get_yticks()[-1]) == (first, last)
+    ticks = ax.get_yticks()
+    assert first < ticks[0] <= low <= high <= ticks[-1] < last
+    assert 2 <= len(ticks) <= 10
+    # As much room at both ends, for half a mark: 5 % of what lies between the round numbers.
+    np.testing.assert_allclose([ticks[0] / first, last / ticks[-1]], (ticks[-1] / ticks[0]) ** 0.05)
     assert all(float(label.get_text()) > 0 for label in ax.get_yticklabels())
 
 

@@ -11,10 +11,15 @@ from album import EVERY
 from column_docs import TEXT, names_in
 from matplotlib.axis import Axis
 from matplotlib.text import Text
+from test_ablation import ablation, drawings
 
-from ecokv_cli.figures.compare import compare_methods
+from ecokv_cli.figures.compare import LAYER_MEASURES, compare_layers, compare_methods
+from ecokv_cli.figures.parts import WIDE
 from ecokv_cli.figures.planes import kept_in_plane
 from ecokv_cli.figures.redundancy import spearman_by_layer
+from ecokv_cli.figures.roles import MARKS
+from ecokv_cli.figures.sinks import sinks_by_layer
+from ecokv_cli.figures.style import NARROWEST
 from ecokv_cli.studies.compare import compare_tables
 from ecokv_cli.studies.tables import Table
 
@@ -53,10 +58,22 @@ def test_columns_beside_figures_are_explained(drawing, name):
     assert set(drawing(name).data.columns) - names_in(TEXT) == set()
 
 
-@pytest.mark.parametrize("width", ["single", "double"])
+@pytest.mark.parametrize("width", [NARROWEST, "single", WIDE, 5.5, "double"])
 def test_words_stand_apart(drawing, width):
     for name in EVERY:
         words_stand_apart(drawing(name, width=width).figure)
+
+
+@pytest.mark.parametrize("width", [NARROWEST, WIDE])
+def test_words_of_comparisons_and_ablations_stand_apart(width):
+    first, second = (synthetic.sampled(synthetic.geometry(7, 3).where(tensor="keys"), n) for n in (3, 5))
+    both = compare_tables(first, second, ("layer",), LAYER_MEASURES, "c")
+    words_stand_apart(compare_layers(both, ("a", "b"), width).figure)
+    first, second = (synthetic.sampled(synthetic.fidelity(3, 2, budgets=(16, 64)), n) for n in (3, 5))
+    both = compare_tables(first, second, ("method", "budget"), ("mass", "output_error"), "c")
+    words_stand_apart(compare_methods(both, ("a", "b"), width).figure)
+    for each in drawings(ablation((64, 32)), width).values():
+        words_stand_apart(each.figure)
 
 
 def test_legends_name_thin_lines_and_bands(drawing):
@@ -64,6 +81,9 @@ def test_legends_name_thin_lines_and_bands(drawing):
     assert legend_of(drawing("variance").figure) == ["text", "image", "special"]
     assert "95 % interval" not in legend_of(drawing("geometry").figure)
     assert legend_of(drawing("geometry", samples=3).figure)[-1] == "95 % interval"
+    norms = ["mean", "± 1 std", "shortest, longest"]
+    assert legend_of(drawing("norms").figure) == norms
+    assert legend_of(drawing("norms", samples=3).figure) == [*norms[:2], "95 % interval", norms[2]]
 
 
 @pytest.mark.parametrize("width", ["single", "double"])
@@ -89,6 +109,20 @@ def test_the_mark_of_a_correlation_at_the_end_of_the_scale_is_whole():
     lower = spearman_by_layer(table).figure.axes[1]
     top = lower.transData.transform((0, 0.7))[1]
     assert lower.get_window_extent().y1 - top > 300 / 72 * 2.4 / 2
+
+
+@pytest.mark.parametrize("width", [NARROWEST, "double"])
+def test_marks_of_sinks_at_the_ends_of_their_axes_are_whole(width):
+    table = synthetic.sinks(4)
+    for row in table:
+        row |= {"attention": 10.0 ** (row["layer"] % 3), "key_norm_relative": 0.5 if row["layer"] else 5.0}
+    figure = sinks_by_layer(table, synthetic.geometry(4, 2), width).figure
+    half = max(1.2 * mark.size + mark.line for mark in MARKS.values()) / 2 * figure.dpi / 72
+    for ax in figure.axes[:2]:
+        box = ax.get_window_extent()
+        for line in ax.lines:
+            for height in ax.transData.transform(line.get_xydata())[:, 1] if line.get_linestyle() == "None" else ():
+                assert box.y0 + half < height < box.y1 - half
 
 
 def test_methods_have_lines_at_the_budgets_they_were_run_at_alone():

@@ -125,15 +125,20 @@ def test_drawing_needs_neither_pyplot_nor_torch():
     assert json.loads(found.stdout) == []
 
 
-@pytest.mark.parametrize(("given", "expected"), [("single", 3.3), ("double", 6.9), ("5.5", 5.5), (7, 7.0)])
+@pytest.mark.parametrize(("given", "expected"), [("single", 3.3), ("double", 6.9), ("5.5", 5.5), (7, 7.0), ("3", 3.0)])
 def test_width(given, expected):
     assert inches(given) == expected
 
 
-@pytest.mark.parametrize("given", ["", "wide", "0", "-3.3", "nan", "inf", 1.9, 20.1])
+@pytest.mark.parametrize("given", ["", "wide", "0", "-3.3", "nan", "inf", 2.9, 20.1])
 def test_odd_width(given):
-    with pytest.raises(UsageError, match="single, double or a number"):
+    with pytest.raises(UsageError, match="single, double or a number of inches from 3 to 20"):
         inches(given)
+
+
+def test_a_width_that_is_too_narrow_is_refused_with_the_reason():
+    with pytest.raises(UsageError, match=r"figure width '2': .*; in a narrower one words would overlap"):
+        inches("2")
 
 
 def test_unknown_format(drawing, tmp_path):

@@ -11,6 +11,7 @@ import subprocess
 import pytest
 
 from ecokv_cli.figures.report import Section, TableView, write_report
+from ecokv_cli.figures.run_report import LAYER_MEASURES, WITH_INTERVAL
 from ecokv_cli.studies.tables import Table
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -19,7 +20,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 
 PROBE = """
 <script>
-addEventListener("load", () => {
+addEventListener("load", () => setTimeout(() => {
   const button = document.querySelectorAll("th button")[1];
   const column = () => [...document.querySelectorAll("tbody tr")].map(row => row.cells[1].textContent);
   const sorted = () => { button.click(); return [button.closest("th").getAttribute("aria-sort"), column()]; };
@@ -33,10 +34,14 @@ addEventListener("load", () => {
     up: sorted(),
     down: sorted(),
     targets: [...document.querySelectorAll("nav a")].map(a => document.querySelector(a.hash) !== null),
+    boxes: [...document.querySelectorAll(".scroll")].map(box => ({
+      wider: box.scrollWidth > box.clientWidth,
+      hinted: box.previousElementSibling.matches(".hint") && box.previousElementSibling.offsetHeight > 0,
+    })),
     requests: performance.getEntriesByType("resource").filter(entry => !entry.name.startsWith("data:")).length,
   };
   parent.postMessage(JSON.stringify(found), "*");
-});
+}, 100));
 </script>
 </body>"""
 
@@ -51,9 +56,12 @@ FRAME = """<!DOCTYPE html>
 
 @pytest.fixture
 def page(tmp_path, drawing):
-    table = Table("scores", ("method", "score", *(f"measure_{i}" for i in range(11))))
+    # Columns of the geometry of several samples, beside two for sorting in place of three narrower ones.
+    ends = {name: (f"{name}_low", f"{name}_high") for name in WITH_INTERVAL}
+    measures = [column for name in LAYER_MEASURES for column in (name, *ends.get(name, ()))][2:]
+    table = Table("scores", ("method", "score", *measures))
     for name, score in (("b", 7.25), ("a", None), ("c", -1e-9), ("d", 41.5)):
-        table.add(method=name, score=score, **{f"measure_{i}": 0.123456 for i in range(11)})
+        table.add(method=name, score=score, **dict.fromkeys(measures, 0.123456))
     figures = (drawing("cosine", width="single"), drawing("sinks"))
     section = Section("Part", ("Text",), (TableView(table, "Scores", file="scores.csv"),), figures)
     words = {"settings": {"a_long_name": "x" * 300}, "versions": {}, "command": "ecokv run " + "y" * 300}
@@ -87,6 +95,10 @@ def test_the_report_works_in_a_browser(page, width):
     assert found["before"] == ["7.25", "–", "−1.0e−09", "41.50"]
     assert found["up"] == ["ascending", ["−1.0e−09", "7.25", "41.50", "–"]]
     assert found["down"] == ["descending", ["41.50", "7.25", "−1.0e−09", "–"]]
+    narrow = width == 400
+    assert found["boxes"] == [{"wider": wide and narrow, "hinted": wide and narrow} for wide in (True, False, True)], (
+        "the table, the narrow figure, the wide one"
+    )
     assert len(found["targets"]) > 4
     assert all(found["targets"])
     assert found["requests"] == 0

@@ -46,7 +46,21 @@ def test_zero_vectors_have_cosine_zero_with_everything():
     check_against(histogram, 1, all_cosines(keys[1].numpy()))
     nothing = cosine_histogram(torch.zeros(1, 7, 3), 10, seed=0)
     assert nothing.pairs == nothing.counts.sum() == 21
-    np.testing.assert_allclose(nothing.quantiles((0.05, 0.95)), 0, atol=1 / 256)
+    assert nothing.quantiles(QUANTILES).tolist() == [[0] * len(QUANTILES)]
+
+
+@pytest.mark.usefixtures("_blocks")
+@pytest.mark.parametrize("limit", [4096, 10])
+def test_quantiles_among_the_pairs_of_zero_vectors_are_zero(monkeypatch, limit):
+    monkeypatch.setattr(cosines, "EXACT_TOKENS", limit)
+    keys = random_layer().keys
+    keys[0, 3:20] = 0
+    found = cosine_histogram(keys, 10**9, seed=0).quantiles(QUANTILES)[0].numpy()
+    exact = np.quantile(all_cosines(keys[0].numpy()), QUANTILES)
+    assert (exact == 0).sum() >= 3
+    assert found[exact == 0].tolist() == [0] * (exact == 0).sum()
+    assert (found[exact != 0] != 0).all()
+    np.testing.assert_allclose(1 - found, 1 - exact, rtol=1 / 256)
 
 
 def test_cosines_crowding_at_one_are_told_apart():
@@ -116,6 +130,6 @@ class TestSample:
 @given(st.lists(st.floats(-1, 1, width=32), min_size=1, max_size=50))
 def test_quantiles_of_any_cosines(values):
     gaps = torch.tensor([(1 - v) * cosines.COARSE / 2 for v in values])
-    histogram = CosineHistogram(cosines._count(gaps)[None], len(values), exact=True)
+    histogram = CosineHistogram(cosines._count(gaps)[None], len(values), True, torch.zeros(1, dtype=torch.int64))
     found = histogram.quantiles((0.0, 0.3, 1.0))[0].numpy()
     np.testing.assert_allclose(1 - found, 1 - np.quantile(values, (0.0, 0.3, 1.0)), rtol=1 / 256, atol=2e-7)

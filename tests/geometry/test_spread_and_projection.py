@@ -12,7 +12,7 @@ from ecokv_cli.geometry.spread import centroid_distances
 
 def fit(vectors):
     cloud = survey(vectors)
-    return principal_components(cloud.centroid, cloud.covariance)
+    return principal_components(cloud.centroid, cloud.covariance, vectors)
 
 
 @pytest.mark.usefixtures("_blocks")
@@ -92,13 +92,56 @@ def test_equal_keys_have_no_direction():
     assert participation_ratio(torch.zeros(1, 3, 3)).tolist() == [0]
 
 
-def test_signs_do_not_flip():
-    keys = random_layer(tokens=53).keys
-    first = fit(keys).components
-    again = fit(keys.flip(1)).components
-    np.testing.assert_allclose(first, again, atol=1e-9)
-    lead = first.gather(-1, first.abs().argmax(-1, keepdim=True))
-    assert (lead > 0).all()
+def test_components_point_to_the_long_tail_of_their_scores():
+    keys = random_layer(tokens=101, dim=7).keys.exp()
+    found, backwards = fit(keys), fit(keys.flip(1))
+    for head, scores in enumerate(found.project(keys, 7).numpy()):
+        skewness = reference.skewness(scores)
+        skewed = np.abs(skewness) > 0.03
+        assert skewed.sum() > 3
+        assert (skewness[skewed] > 0).all()
+        np.testing.assert_allclose(backwards.components[head][skewed], found.components[head][skewed], atol=1e-9)
+
+
+def even_cloud():
+    """Every vector with its mirror image, so that no score is skewed; late positions lie along (1, -1, 0, ...)."""
+    half = random_layer(tokens=53, dim=5).keys * torch.tensor([5.0, 3, 1, 0.5, 0.1])
+    half = half.sort(dim=1).values.abs() * torch.tensor([1.0, -1, 1, 1, 1])
+    half[..., 1] = -half[..., 0]
+    return torch.cat([-half.flip(1), half], dim=1)
+
+
+def test_components_of_an_even_cloud_point_to_late_positions():
+    keys = even_cloud()
+    score = fit(keys).project(keys, 1)[..., 0]
+    np.testing.assert_allclose(score.pow(3).sum(1), 0, atol=1e-6)
+    assert (score[:, 53:].sum(1) > 0).all()
+    backwards = keys.flip(1)
+    assert (fit(backwards).project(backwards, 1)[:, 53:, 0].sum(1) > 0).all()
+
+
+def test_without_skewness_and_trend_the_largest_entry_is_positive():
+    corners = torch.tensor([[3.0, -5], [-3, 5], [-3, 5], [3, -5]]).double()[None]
+    found = fit(corners)
+    assert found.components[0, 0].tolist() == pytest.approx([-3 / 34**0.5, 5 / 34**0.5])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("cloud", ["skewed", "even", "ring"])
+def test_rounding_turns_no_component(cloud, dtype):
+    generator = torch.Generator().manual_seed(5)
+    if cloud == "skewed":
+        # Both of the first components have two entries of the same size.
+        tall = torch.randn(31, 211, 2, generator=generator).exp() * torch.tensor([3.0, 1.5])
+        keys = tall @ torch.tensor([[1.0, -1, 0, 0, 0], [0, 0, 1, -1, 0]]) / 2**0.5
+    elif cloud == "even":
+        keys = even_cloud().float()
+    else:
+        angle = torch.linspace(0, 5.5, 211) + torch.rand(31, 1, generator=generator)
+        keys = torch.stack([3 * angle.cos(), -3 * angle.cos(), angle.sin(), -angle.sin(), 0 * angle], dim=-1)
+    keys = keys + 0.05 * torch.randn(keys.shape, generator=generator) + 2
+    exact, rounded = fit(keys).components[:, :1], fit(keys.to(dtype)).components[:, :1]
+    np.testing.assert_array_less(0.9, (exact * rounded).sum(-1))
 
 
 def test_eigenvalues_leave_the_number_of_threads_alone():

@@ -28,7 +28,7 @@ from reference.heldout import decode_attention, fidelity, oracle_score
 from reference.importance import h2o_score, knorm, observed_score, snapkv_importance, tova_score, value_norm
 from reference.mmr import mmr_order, profile_value
 from reference.normalisation import minmax, normalise, rescale
-from reference.projection import pca
+from reference.projection import pca, skewness
 from reference.pyramid import pyramid_counts
 from reference.retentive import Retained, column_entropy, feature, retain, retentive_output, state_tokens
 from reference.rounding import largest_remainder
@@ -80,6 +80,7 @@ __all__ = [
     "retentive_output",
     "sample_head_scores",
     "select",
+    "skewness",
     "snapkv_importance",
     "sparse_counts",
     "spearman",

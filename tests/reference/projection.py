@@ -33,3 +33,11 @@ def pca(points: ArrayLike) -> dict[str, Array | float | None]:
         "effective_rank": math.exp(-math.fsum(p * math.log(p) for p in ratio if p > 0)),
         "participation_ratio": total**2 / math.fsum(v * v for v in eigenvalues),
     }
+
+
+def skewness(scores: ArrayLike) -> Array:
+    """Sum of the cubes of every column of scores [N, C], over the sum of their magnitudes."""
+    x = array(scores)
+    return np.array(
+        [math.fsum(v**3 for v in column) / math.fsum(abs(v) ** 3 for v in column) for column in x.T], dtype=np.float64
+    )

@@ -155,7 +155,7 @@ def test_histograms_sum_to_one_and_say_which_pairs_they_count(result):
     for total in result.histogram.aggregate(("layer", "kv_head", "tensor"), "share", sum).values():
         assert total == pytest.approx(1)
     pairs = TOKENS * (TOKENS - 1) // 2
-    assert {(row["pairs"], row["exact"]) for row in result.histogram} == {(pairs, True)}
+    assert {(row["pairs"], row["exact"], row["seed"]) for row in result.histogram} == {(pairs, True, None)}
     rows = result.histogram.where(layer=0, kv_head=0, tensor="keys")
     np.testing.assert_allclose(rows.numbers("bin_low"), np.linspace(-1, 0.98, cosines.COARSE), atol=1e-12)
     np.testing.assert_allclose(rows.numbers("bin_high")[:-1], rows.numbers("bin_low")[1:], atol=1e-12)
@@ -165,8 +165,10 @@ def test_long_prompts_are_sampled(monkeypatch):
     monkeypatch.setattr(cosines, "EXACT_TOKENS", 20)
     result = one_layer(layer_of(1), pairs=100)
     assert {(row["cos_pairs"], row["cos_exact"]) for row in result.geometry} == {(4 * TOKENS, False)}
-    assert {(row["pairs"], row["exact"]) for row in result.histogram} == {(4 * TOKENS, False)}
-    assert one_layer(layer_of(1), pairs=100, seed=1).histogram.rows != result.histogram.rows
+    assert {(row["pairs"], row["exact"], row["seed"]) for row in result.histogram} == {(4 * TOKENS, False, 0)}
+    other = one_layer(layer_of(1), pairs=100, seed=7).histogram
+    assert other.distinct("seed") == [7]
+    assert other.numbers("share") != result.histogram.numbers("share")
 
 
 def test_planes_cover_the_chosen_heads_on_the_axes_of_the_full_cache(result):

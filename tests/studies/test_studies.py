@@ -108,7 +108,7 @@ def test_a_budget_smaller_than_a_window_is_refused_before_anything_is_read(dump)
 
 def test_results_come_back_as_written(tmp_path, dump):
     result = run_evict(dump)
-    summary = summarise([dump], "ecokv evict", {"ecokv": "0"}, {"budgets": "7, 11"}, result.methods)
+    summary = summarise([dump], tmp_path, "ecokv evict", {"ecokv": "0"}, {"budgets": "7, 11"}, result.methods)
     write_results(tmp_path, result.tables, summary)
     again = read_results(tmp_path)
     assert again.summary["settings"] == {"budgets": "7, 11"}

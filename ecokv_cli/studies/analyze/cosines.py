@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from ecokv_cli.studies.analyze.rows import Row
 
 HISTOGRAM = (
-    "model", "sample", "layer", "kv_head", "tensor", "bin_low", "bin_high", "share", "pairs", "exact",
+    "model", "sample", "layer", "kv_head", "tensor", "bin_low", "bin_high", "share", "pairs", "exact", "seed",
 )  # fmt: skip
 
 
@@ -33,4 +33,5 @@ def histogram_rows(measured: Measured) -> Iterator[Row]:
                     "share": share,
                     "pairs": histogram.pairs,
                     "exact": histogram.exact,
+                    "seed": None if histogram.exact else measured.settings.seed,
                 }

@@ -22,10 +22,11 @@ def plane_rows(measured: Measured) -> Iterator[Row]:
     for head in chosen:
         for name, cloud in measured.clouds.items():
             one = slice(head, head + 1)
-            fit = principal_components(cloud.centroid[one], cloud.covariance[one])
+            vectors = measured.tensors[name][one]
+            fit = principal_components(cloud.centroid[one], cloud.covariance[one], vectors)
             # One-dimensional heads have no second component.
             ev1, ev2 = [*fit.ratios[0].tolist(), 0.0][:2]
-            plane = fit.project(measured.tensors[name][one], 2)[0].tolist()
+            plane = fit.project(vectors, 2)[0].tolist()
             for position, (point, role) in enumerate(zip(plane, measured.prompt.manifest.tokens.roles, strict=True)):
                 pc1, pc2 = [*point, 0.0][:2]
                 where: Row = {"kv_head": head, "tensor": name, "position": position, "role": role}
