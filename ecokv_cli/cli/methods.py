@@ -33,6 +33,7 @@ HOW = {
     "values": "always dumped",
     "window_queries": "always dumped, as many as --window says",
     "received_attention": "ecokv dump --received-attention",
+    "prerope_keys": "ecokv dump --prerope-keys",
     "decode_queries": "dumped, or with ecokv dump --ignore-eos where the model stops at once",
     "decode_keys": "as decode_queries",
     "head_scores": "ecokv headscores RUN, then ecokv evict --head-scores FILE",

@@ -63,6 +63,7 @@ def test_what_a_block_refuses_at_once(loaded_model, model_folder):
             ("snapkv[window=4]", 3, MethodError, "smaller than its window"),
             ("keydiff", 0, UsageError, "must be 1 or more"),
             ("oracle", 11, MethodError, "sees the queries of the answer"),
+            ("snapkv+ecokv[rope=pre]", 11, MethodError, "keys before rotary embedding, .* write rope=post"),
             ("sparsemm", 40, MethodError, r"needs head_scores=\[3, 6\]"),
             ("nonsense", 11, MethodError, "unknown method"),
         ):

@@ -96,7 +96,6 @@ class EcoKV(Booster):
         "C = minmax(-<u_j, mean u>), S' and V' scaled to the mean of A; lambda = beta r_euc + (1 - beta) r_cos, "
         "r_euc = 1 - sigmoid(mean ||k_i - c|| / sqrt(D))"
     )
-    needs: ClassVar[tuple[str, ...]] = ("keys", "values")
     source: ClassVar[str] = "ECOKV, arXiv 2609.06663"
     deviations: ClassVar[str] = (
         "no formulas are public beyond the paper's summaries: every open point is an option whose default is the "
@@ -117,6 +116,11 @@ class EcoKV(Booster):
             raise MethodError(
                 "ecokv: std=true has no redundancy_map=minmax; write sigmoid, sigmoid2, exp, inverse or centred"
             )
+
+    @property
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]  # here an option decides
+        """Keys and values, and the keys before rotary embedding where their geometry is asked for."""
+        return ("keys", "values") if self.rope == "post" else ("keys", "values", "prerope_keys")
 
     @property
     def allocates(self) -> bool:
