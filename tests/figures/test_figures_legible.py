@@ -41,6 +41,7 @@ def boxes_of_words(figure):
 
 
 def words_stand_apart(figure):
+    figure.draw_without_rendering()  # a file may have been made of it, at another resolution
     page = figure.bbox.padded(figure.dpi / 100)
     boxes = boxes_of_words(figure)
     assert len(boxes) > 5
