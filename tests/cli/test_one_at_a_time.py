@@ -38,7 +38,9 @@ def many(run_folder):
             (folder / file.name).hardlink_to(file)
         manifest = json.loads((original / "manifest.json").read_text(encoding="utf-8"))
         (folder / "manifest.json").unlink()
-        changed = {"sample": folder.name, "rendered_sha256": f"{number:064x}"}
+        ids = manifest["tokens"]["ids"]
+        tokens = manifest["tokens"] | {"ids": [*ids[:-1], ids[-1] + number]}
+        changed = {"sample": folder.name, "prompt": f"prompt {number}", "tokens": tokens}
         (folder / "manifest.json").write_text(json.dumps(manifest | changed), encoding="utf-8")
     return run_folder
 

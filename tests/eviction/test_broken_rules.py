@@ -85,7 +85,7 @@ BREAKS = [
     ("eviction.boosters.ecokv", "if self.std:", "if False:", "ecokv"),
     ("eviction.boosters.ecokv", "self.std_of, self.ddof", "self.std_of, 0", "ecokv"),
     ("eviction.boosters.ecokv", "[:, :count], self.ddof)", "[:, :count], 0)", "ecokv"),
-    ("eviction.boosters.ecokv", "if self.rope == \"post\"", "if self.rope", "ecokv_keys"),
+    ("eviction.boosters.ecokv", "return layer if self.rope == \"post\"", "return layer if self.rope", "ecokv_keys"),
     ("eviction.method", "final if self.booster and self.booster.allocates else host", "host", "ecokv_keys"),
     ("eviction.boosters.mixkv", "clamp(0, 1)", "clamp(0.5, 1)", "boosters"),
     ("eviction.boosters.mixkv", "_FIXED[self.redundancy]", "0.3", "boosters"),

@@ -86,4 +86,4 @@ def test_a_route_of_another_depth_is_refused_before_any_layer_is_read():
     chosen = settings_of("route[0-4=snapkv,5-=keydiff]", (0,))
     chosen.require_fits([memory_dump(layers=6, made=())], every=False)
     with pytest.raises(MethodError, match="covers no layer"):
-        chosen.require_any_fit([memory_dump(layers=5, made=())])
+        chosen.require_fits([memory_dump(layers=5, made=())], every=False)
