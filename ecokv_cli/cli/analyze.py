@@ -160,7 +160,7 @@ def command(
     """
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     machines = choose_engine(engine, address, workers, num_cpus_per_worker)
-    run, samples = open_samples(paths, limit)
+    run, samples = open_samples(paths, limit, screen.note)
     figures = FigureChoice.parse(figure_format, width, figure_names, ("analysis",))
     options: dict[str, Any] = {
         "layers": layers, "heads": heads, "booster": booster, "window": window, "pairs": pairs, "seed": seed,

@@ -111,8 +111,12 @@ def require_free(run: Run, kind: str, *, force: bool) -> None:
         raise OutputError(f"{folder} exists; add --force to replace it")
 
 
-def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, Sequence[Dump]]:
+def open_samples(
+    paths: Sequence[Path] | None, limit: int | None, note: Callable[[str], None]
+) -> tuple[Run, Sequence[Dump]]:
     """The first run and the samples of all of them, each with a name of its own.
+
+    The same images with the same prompt are taken once, or means over samples would claim to be surer than they are.
 
     Raises
     ------
@@ -121,13 +125,18 @@ def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, 
     """
     from ecokv_cli.dump.reader import DumpHandle
     from ecokv_cli.dump.runs import find_run
+    from ecokv_cli.studies.twins import distinct
 
     runs = [find_run(path) for path in paths] if paths else [find_run(None)]
     found = [(run, dump, dump.manifest.sample) for run in runs for dump in run.handles()]
     times = Counter(name for _, _, name in found)
-    samples = [
+    named = [
         dump if times[name] == 1 else DumpHandle(dump.folder, f"{run.folder.name}--{name}") for run, dump, name in found
-    ][:limit]
+    ]
+    samples, twins = distinct(named)
+    if twins:
+        note(_left_out(twins))
+    samples = samples[:limit]
     first = samples[0].manifest.model
     for dump in samples:
         model = dump.manifest.model
@@ -142,6 +151,18 @@ def open_samples(paths: Sequence[Path] | None, limit: int | None) -> tuple[Run, 
                 f"ecokv compare"
             )
     return runs[0], samples
+
+
+def _left_out(twins: dict[str, str]) -> str:
+    """What repeats another sample, in one line."""
+    left, kept = next(iter(twins.items()))
+    names, as_what = left, kept
+    if len(twins) > 1:
+        names, as_what = f"{left} and {len(twins) - 1} more", f"{kept} and others"
+    return (
+        f"{names} left out: the same images and prompt as {as_what}, and a sample counts once; "
+        f"to set two runs side by side use ecokv compare"
+    )
 
 
 def averaged(

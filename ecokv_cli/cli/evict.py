@@ -250,7 +250,7 @@ def command(
     screen = Screen(quiet=quiet, verbose=verbose, as_json=json)
     budgets = choose_budgets(budget, budget_ratio)
     machines = choose_engine(engine, address, workers, num_cpus_per_worker)
-    run, samples = open_samples(paths, limit)
+    run, samples = open_samples(paths, limit, screen.note)
     figures = FigureChoice.parse(figure_format, width, figure_names, ("eviction",))
     options: dict[str, Any] = {
         "layers": layers, "heads": heads, "methods": method or [], "budgets": budgets, "window": window,

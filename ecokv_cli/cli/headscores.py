@@ -70,7 +70,7 @@ def command(
         raise OutputError(f"{output} exists; add --force to replace it, or name another file with --output")
     machines = choose_engine(engine, address, workers, num_cpus_per_worker)
     named = list(dict.fromkeys(find_run(path).folder for path in paths)) if paths else None
-    _, samples = open_samples(named, limit)
+    _, samples = open_samples(named, limit, screen.note)
     require_one_model(samples)
     finished = output.with_name(f".{output.name}-parts")
     tasks = [_task(dump) for dump in samples]

@@ -123,7 +123,7 @@ def merge_analysis(screen: Screen, out: Path, whole: Whole, *, force: bool) -> d
 
     _parts(whole, ".analysis-parts")
     told = whole.settings
-    run, samples = open_samples([out, *map(Path, told["others"])], told["limit"])
+    run, samples = open_samples([out, *map(Path, told["others"])], told["limit"], screen.note)
     figures = _figures(told, "analysis")
     options = {name: told[name] for name in ("layers", "heads", "booster", "window", "pairs", "seed", "pca")}
     return analyze_step(screen, run, samples, figures, **options, keep_going=bool(whole.failed), force=force)
@@ -136,7 +136,7 @@ def merge_eviction(screen: Screen, out: Path, whole: Whole, *, force: bool) -> d
 
     _parts(whole, ".eviction-parts")
     told = whole.settings
-    run, samples = open_samples([out, *map(Path, told["others"])], told["limit"])
+    run, samples = open_samples([out, *map(Path, told["others"])], told["limit"], screen.note)
     figures = _figures(told, "eviction")
     options = {name: told[name] for name in ("layers", "heads", "methods", "budgets", "window", "focus", "seed")}
     table = Path(told["head_scores"]) if told["head_scores"] else None

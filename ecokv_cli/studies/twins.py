@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from ecokv_cli.dump.reader import Dump
     from ecokv_cli.dump.schema import ImageInfo
 
@@ -27,6 +29,21 @@ def marks_of(dump: Dump) -> set[str]:
         images.append(_digest("pixels", *pixels))
     prompts = [_digest("text", manifest.prompt), _digest("tokens", *map(str, manifest.tokens.ids))]
     return {_digest(image, prompt) for image in images for prompt in prompts}
+
+
+def distinct(dumps: Sequence[Dump]) -> tuple[list[Dump], dict[str, str]]:
+    """The dumps without those of a sample that came before, and by the names of these what they repeat."""
+    seen: dict[str, str] = {}
+    kept, twins = [], {}
+    for dump in dumps:
+        marks, name = marks_of(dump), dump.manifest.sample
+        same = next((seen[mark] for mark in sorted(marks) if mark in seen), None)
+        if same is None:
+            kept.append(dump)
+            seen |= dict.fromkeys(marks, name)
+        else:
+            twins[name] = same
+    return kept, twins
 
 
 def _file(image: ImageInfo) -> str:

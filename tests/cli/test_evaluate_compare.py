@@ -151,9 +151,26 @@ def test_runs_are_analysed_together_and_compared(ecokv, tmp_path, two_runs):
         assert told in err
     assert (first / "analysis" / "layers.csv").exists()
 
-    status, _, err = ecokv("analyze", "a", "b", "--figures", "none", "--force")
-    assert status == 0, err
-    names = {row["sample"] for row in rows(first / "analysis" / "layers.csv")}
+
+def test_a_sample_of_two_runs_counts_once_and_the_report_tells_of_both_runs(ecokv, tmp_path, two_runs):
+    first, _ = two_runs
+
+    def analysed():
+        status, _, err = ecokv("analyze", "a", "b", "--figures", "none", "--force")
+        assert status == 0, err
+        return {row["sample"] for row in rows(first / "analysis" / "layers.csv")}, " ".join(err.split())
+
+    # The same pages with the same prompts are the same samples, whatever they were stored as.
+    names, err = analysed()
+    assert names == {"a--two-columns", "a--one-column"}
+    assert "and 1 more left out: the same images and prompt as a--" in err
+    assert "a sample counts once; to set two runs side by side use ecokv compare" in err
+    for path in (tmp_path / "b" / "dump").glob("*/manifest.json"):
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest["prompt"], manifest["tokens"]["ids"][-1] = "another", manifest["tokens"]["ids"][-1] + 1
+        path.write_text(json.dumps(manifest), encoding="utf-8")
+    names, err = analysed()
+    assert "left out" not in err
     assert names == {f"{run}--{sample}" for run in "ab" for sample in ("two-columns", "one-column")}
     page = html.unescape((first / "report.html").read_text(encoding="utf-8"))
     assert "4 samples of 2 runs. a: 2 samples computed in" in page

@@ -9,7 +9,7 @@ from PIL import Image
 
 from ecokv_cli.dump.schema import ImageInfo
 from ecokv_cli.sample.images import load_image
-from ecokv_cli.studies.twins import marks_of
+from ecokv_cli.studies.twins import distinct, marks_of
 
 PAGE = np.random.default_rng(7).integers(0, 256, (31, 43, 3), dtype=np.uint8)
 
@@ -111,3 +111,14 @@ def test_an_image_that_the_dump_holds_no_longer_goes_by_its_file(dumped, saved):
     (second.folder / "image_000.png").unlink()
     assert same(first, second)
     assert not same(dumped(saved("page.bmp")), second)
+
+
+def test_a_sample_is_kept_once_and_what_repeats_it_is_named(dumped, saved):
+    page, other = saved("page.png"), saved("other.png", PAGE[::-1])
+    dumps = [
+        dumped(page, sample="one"), dumped(other, sample="two"), dumped(page, sample="three"),
+        dumped(page, sample="four", prompt="Another question?"), dumped(other, sample="five"),
+    ]  # fmt: skip
+    kept, twins = distinct(dumps)
+    assert [dump.manifest.sample for dump in kept] == ["one", "two", "four"]
+    assert twins == {"three": "one", "five": "two"}
